@@ -1,7 +1,9 @@
 //! kvlease (skeleton)
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod deadline;
 mod id;
+mod lease;
 pub mod map;
 mod reclaim;
 mod segments;
