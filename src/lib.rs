@@ -4,6 +4,7 @@
 mod id;
 mod time;
 mod tracker;
+pub mod wire;
 
 pub use id::{ConsumerId, RequestId};
 pub use time::{Clock, Timestamp};
