@@ -8,8 +8,8 @@ use super::word::{
     AbortEffect, ArmEffect, BeginEffect, Count, End, EndEffect, ExpectEffect, MAX_CONSUMERS, NotifyEffect, RenewEffect,
     Step, SweepEffect, Word,
 };
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, UnsafeCell};
 use crate::ConsumerId;
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, UnsafeCell};
 use std::ptr;
 
 pub(crate) struct LeaseEntry<P> {
@@ -249,10 +249,7 @@ enum Scan {
 
 impl ConsumerSet {
     fn new() -> Self {
-        ConsumerSet {
-            inline: std::array::from_fn(|_| AtomicU32::new(0)),
-            more: AtomicPtr::new(ptr::null_mut()),
-        }
+        ConsumerSet { inline: std::array::from_fn(|_| AtomicU32::new(0)), more: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// True if it was not there.

@@ -93,7 +93,11 @@ pub(crate) enum NotifyEffect {
     Early,
     Ended(End),
     /// As `Counted` or `Ended`, but the message told another count than the one that stands.
-    Conflict { stands: u32, seen: u32, end: Option<End> },
+    Conflict {
+        stands: u32,
+        seen: u32,
+        end: Option<End>,
+    },
     Late(Outcome),
     TooMany,
     Gone,
@@ -500,7 +504,12 @@ impl Word {
     }
 
     /// The `track` that has armed it has written the payload. What was stashed counts, and may decide.
-    pub(crate) fn finish_arming(self, deadline: u64, expected: Option<u32>, tombstone_until: u64) -> (Word, Option<End>) {
+    pub(crate) fn finish_arming(
+        self,
+        deadline: u64,
+        expected: Option<u32>,
+        tombstone_until: u64,
+    ) -> (Word, Option<End>) {
         let aborted = self.transfers() & ABORT != 0;
         let told = match self.expected() {
             0 if self.transfers() & NOBODY != 0 => Some(0),
@@ -508,13 +517,7 @@ impl Word {
             n => Some(n),
         };
         let expected = expected.or(told);
-        let leased = Word::new(
-            Phase::Leased,
-            deadline.max(self.deadline()),
-            self.seen(),
-            expected.unwrap_or(0),
-            0,
-        );
+        let leased = Word::new(Phase::Leased, deadline.max(self.deadline()), self.seen(), expected.unwrap_or(0), 0);
         let outcome = match expected {
             _ if aborted => Outcome::Aborted,
             Some(n) if n <= self.seen() => Outcome::Completed,

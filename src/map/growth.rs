@@ -107,14 +107,7 @@ impl Indexes {
     }
 
     /// Sees to it that this bucket of `index` is moved to `next`.
-    fn move_bucket(
-        &self,
-        index: &Index,
-        next: &Index,
-        first: &Bucket,
-        alive: &dyn Fn(Ref) -> bool,
-        guard: &Guard,
-    ) {
+    fn move_bucket(&self, index: &Index, next: &Index, first: &Bucket, alive: &dyn Fn(Ref) -> bool, guard: &Guard) {
         if first.load().is_moved() {
             return;
         }

@@ -458,10 +458,7 @@ where
                 meta = slot.load_meta();
             }
             // SAFETY (of `key`): live, in the generation that was seen, under the guard of our caller.
-            if meta.state() == State::Live
-                && reference.is_of(meta.generation())
-                && key.eq(unsafe { slot.key() })
-            {
+            if meta.state() == State::Live && reference.is_of(meta.generation()) && key.eq(unsafe { slot.key() }) {
                 return self.entry(slot, meta, reference.slot());
             }
         }
@@ -505,12 +502,7 @@ where
     ///     _ => unreachable!(),
     /// }
     /// ```
-    pub fn insert<'g>(
-        &'g self,
-        key: K,
-        value: V,
-        guard: &'g Guard,
-    ) -> Result<Entry<'g, K, V>, InsertError<'g, K, V>> {
+    pub fn insert<'g>(&'g self, key: K, value: V, guard: &'g Guard) -> Result<Entry<'g, K, V>, InsertError<'g, K, V>> {
         let hash = self.hash(&key);
         // Before a slot is spent on it.
         if let Some(entry) = self.get_hashed(hash, &key, guard) {

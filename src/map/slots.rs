@@ -145,9 +145,7 @@ impl<K, V> Slot<K, V> {
         // AcqRel: Release hands what the entry's life did to the reclaimer and to `settle_meta`;
         // Acquire lets the remover see what came before in `settle_meta`. Relaxed: a failure is not
         // acted on.
-        self.meta
-            .compare_exchange(seen.0, seen.with_state(State::Dead).0, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+        self.meta.compare_exchange(seen.0, seen.with_state(State::Dead).0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Makes a pending entry live. Its inserter does so, or a rival that met it made valid.

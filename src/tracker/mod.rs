@@ -371,10 +371,15 @@ impl<P: Send + 'static> SendTracker<P> {
         mut on: impl FnMut(Notification<'a>, Notified<P>),
     ) {
         let guard = pin();
-        self.in_batches(notifications, |notification| notification.id, &guard, |hash, notification| {
-            let result = self.notify_hashed(hash, notification, now, &guard);
-            on(notification, result);
-        });
+        self.in_batches(
+            notifications,
+            |notification| notification.id,
+            &guard,
+            |hash, notification| {
+                let result = self.notify_hashed(hash, notification, now, &guard);
+                on(notification, result);
+            },
+        );
     }
 
     /// Hashes and prefetches some items ahead of doing them.
@@ -522,17 +527,22 @@ impl<P: Send + 'static> SendTracker<P> {
     ) -> RenewCounts {
         let guard = pin();
         let mut counts = RenewCounts::default();
-        self.in_batches(ids, |id| id, &guard, |hash, id| {
-            let count = match self.renew_hashed(hash, id, deadline, by, now, &guard) {
-                Renewed::Extended => &mut counts.extended,
-                Renewed::Unchanged { .. } => &mut counts.unchanged,
-                Renewed::Early => &mut counts.early,
-                Renewed::Late(_) => &mut counts.late,
-                Renewed::Unknown => &mut counts.unknown,
-                Renewed::DeadlineOutOfRange => &mut counts.refused,
-            };
-            *count += 1;
-        });
+        self.in_batches(
+            ids,
+            |id| id,
+            &guard,
+            |hash, id| {
+                let count = match self.renew_hashed(hash, id, deadline, by, now, &guard) {
+                    Renewed::Extended => &mut counts.extended,
+                    Renewed::Unchanged { .. } => &mut counts.unchanged,
+                    Renewed::Early => &mut counts.early,
+                    Renewed::Late(_) => &mut counts.late,
+                    Renewed::Unknown => &mut counts.unknown,
+                    Renewed::DeadlineOutOfRange => &mut counts.refused,
+                };
+                *count += 1;
+            },
+        );
         counts
     }
 
@@ -1006,7 +1016,10 @@ impl<P: Send + 'static> Default for SendTracker<P> {
 
 impl<P: Send + 'static> fmt::Debug for SendTracker<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendTracker").field("config", &self.config).field("stats", &self.stats()).finish_non_exhaustive()
+        f.debug_struct("SendTracker")
+            .field("config", &self.config)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
     }
 }
 
