@@ -291,14 +291,11 @@ impl Model {
     }
 
     fn begin_transfer(&mut self, id: &str) -> Result<(), TransferRefusal> {
-        match (self.live_lease(id), self.outcome(id)) {
-            (_, Some(outcome)) => Err(TransferRefusal::Late(outcome)),
-            (None, None) => Err(TransferRefusal::NotLeased),
-            (Some(_), None) => {
-                self.live_lease(id).unwrap().transfers += 1;
-                Ok(())
-            }
+        if let Some(outcome) = self.outcome(id) {
+            return Err(TransferRefusal::Late(outcome));
         }
+        self.live_lease(id).ok_or(TransferRefusal::NotLeased)?.transfers += 1;
+        Ok(())
     }
 
     fn end_transfer(&mut self, id: &'static str, now: Timestamp) -> Option<Release<Payload>> {
@@ -462,7 +459,7 @@ fn op() -> impl Strategy<Value = Op> {
         8 => Just(Op::Sweep),
         4 => Just(Op::SweepWhenTold),
         1 => proptest::collection::vec(by(), 0..3).prop_map(Op::ExpireConsumers),
-        (1) => Just(Op::Shutdown),
+        1 => prop_oneof![9 => Just(Op::Sweep), 1 => Just(Op::Shutdown)],
     ]
 }
 
