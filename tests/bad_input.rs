@@ -293,15 +293,16 @@ fn deadlines_work_over_their_whole_range() {
 #[test]
 fn a_clock_past_the_range_of_deadlines_does_no_harm() {
     let t = SendTracker::with_config(config());
-    for now in [ms(1 << 38), ms(1 << 50), ms(u64::MAX - 100_000)] {
+    for (n, now) in [ms(1 << 38), ms(1 << 50), ms(u64::MAX - 100_000)].into_iter().enumerate() {
+        let (a, b) = (format!("a{n}"), format!("b{n}"));
         // Its deadline can only be in the past, so it is due at once.
-        lease(&t, "a", Terms::until(Timestamp::MAX_DEADLINE).consumers(1), 1, now);
-        assert_eq!(t.notify("b", rank(1), now), Notified::Early);
+        lease(&t, &a, Terms::until(Timestamp::MAX_DEADLINE).consumers(1), 1, now);
+        assert_eq!(t.notify(&b, rank(1), now), Notified::Early);
         let swept = t.sweep(now);
-        assert_eq!(swept.released, [release("a", Expired, 1, 0)]);
-        assert_eq!(t.notify("a", rank(1), now), Notified::Late(Expired));
-        lease(&t, "b", Terms::until(at(5)).consumers(2), 2, now);
-        assert_eq!(t.abort("b", now).release(), Some(release("b", AbortedOutcome, 2, 0)));
+        assert_eq!(swept.released, [release(&a, Expired, 1, 0)]);
+        assert_eq!(t.notify(&a, rank(1), now), Notified::Late(Expired));
+        lease(&t, &b, Terms::until(at(5)).consumers(2), 2, now);
+        assert_eq!(t.abort(&b, now).release(), Some(release(&b, AbortedOutcome, 2, 0)));
     }
     drop(t.shutdown(ms(u64::MAX)));
     assert_empty(&t.stats());
