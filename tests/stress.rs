@@ -21,6 +21,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const RUN_FOR: Duration = Duration::from_millis(1_500);
+/// Leases that a run has at least, however busy the machine is.
+const AT_LEAST: usize = 1_000;
 
 /// Consumers that notify; a lease waits for three of them.
 const CONSUMERS: usize = 4;
@@ -176,7 +178,7 @@ impl Run {
         let mut rng = SmallRng::seed_from_u64(scenario.seed);
         let start = Instant::now();
         for i in 0..self.ids.len() {
-            if start.elapsed() > RUN_FOR {
+            if i >= AT_LEAST && start.elapsed() > RUN_FOR {
                 break;
             }
             // The engine does not run away from its consumers.
@@ -413,7 +415,6 @@ fn check(run: &Run, scenario: &Scenario) {
         assert_eq!(run.ledger.dropped() as u64, released);
         assert_eq!(stats.weight_held, 3 * (made as u64 - released));
     }
-    assert!(made > 500, "only {made} requests in the time");
 }
 
 const ROOMY: Duration = Duration::from_secs(1_000_000);
@@ -562,6 +563,9 @@ fn many_lives_of_few_ids(config: Config, seed: u64, shut_down: bool) {
             });
         }
         thread::sleep(RUN_FOR);
+        while tracker.stats().tracked < AT_LEAST as u64 {
+            thread::sleep(RUN_FOR / 10);
+        }
         if shut_down {
             tracker.shutdown(ms(clock.load(SeqCst))).into_iter().for_each(&account);
             thread::sleep(Duration::from_millis(20));
@@ -589,7 +593,6 @@ fn many_lives_of_few_ids(config: Config, seed: u64, shut_down: bool) {
     assert_eq!([stats.completed, stats.expired, stats.aborted], by_outcome.map(|n| n.into_inner()));
     assert_eq!(made, stats.tracked + stats.track_refused);
     ledger.assert_each_dropped_once();
-    assert!(stats.tracked > 500, "{stats:?}");
 }
 
 #[test]
