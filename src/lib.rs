@@ -2,6 +2,10 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod id;
+pub mod map;
+mod reclaim;
+mod segments;
+mod sync;
 mod time;
 mod tracker;
 
