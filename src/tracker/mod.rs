@@ -320,11 +320,14 @@ impl<P: Send + 'static> SendTracker<P> {
         }
         self.deadlines.schedule(entry.handle().index(), word.deadline());
         if before & CLOSED != 0 {
-            if let AbortEffect::Ended(end) = entry.value().abort(self.tombstone_until(now)) {
+            if let AbortEffect::Ended(End { released: true, .. }) = entry.value().abort(self.tombstone_until(now)) {
                 // SAFETY: the transition was made just now.
-                if let Some(release) = unsafe { self.release(&entry, end, now, guard) } {
-                    let (payload, reason) = (release.payload, TrackRefusal::ShutDown);
-                    return Err(TrackError { payload, reason });
+                if let Some(payload) = unsafe { entry.value().take_payload() } {
+                    // As if it had never been.
+                    self.tracked[stripe()].fetch_sub(ONE_TRACKED, Ordering::Relaxed);
+                    self.counters.add(Counter::WeightReleased, weight.into());
+                    self.bury(&entry, guard);
+                    return Err(TrackError { payload, reason: TrackRefusal::ShutDown });
                 }
             }
             // Somebody else has ended it and has the release: it was tracked, and then shut down.
@@ -486,10 +489,7 @@ impl<P: Send + 'static> SendTracker<P> {
                 ExpectEffect::Set { seen } => ExpectedSet::Set { seen },
                 // SAFETY: the transition was made just now, by this call.
                 ExpectEffect::Ended(end) => ExpectedSet::Completed(unsafe { self.ended(&entry, end, now, &guard) }),
-                ExpectEffect::Conflict { stands } => {
-                    self.counters.add(Counter::Conflicts, 1);
-                    ExpectedSet::Conflict { stands }
-                }
+                ExpectEffect::Conflict { stands } => ExpectedSet::Conflict { stands },
                 ExpectEffect::Early => {
                     self.counters.add(Counter::EarlyKept, 1);
                     ExpectedSet::Early
