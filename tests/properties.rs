@@ -204,7 +204,14 @@ impl Model {
             if early.seen.insert(by) {
                 early.expected = early.expected.or(claimed);
                 early.waits_for = early.waits_for.or(Some(by));
-                return Notified::Early;
+                let seen = early.seen.len() as u32;
+                return match (claimed, early.expected) {
+                    (Some(claimed), Some(stands)) if claimed != stands => {
+                        self.counters.conflicts += 1;
+                        Notified::ExpectedConflict { claimed, stands, seen, ended: None }
+                    }
+                    _ => Notified::Early,
+                };
             }
             let answer = Notified::Duplicate { seen: early.seen.len() as u32, expected: early.expected };
             self.counters.duplicates += 1;
