@@ -2,10 +2,14 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod id;
+mod registry;
 mod time;
 mod tracker;
+pub mod transport;
+pub mod wire;
 
 pub use id::{ConsumerId, RequestId};
+pub use registry::{ConsumerRegistry, InternError};
 pub use time::{Clock, Timestamp};
 pub use tracker::{
     Aborted, Config, Ended, ExpectedSet, ExpiryPolicy, LeaseInfo, Notification, Notified, NotifyRefusal, Outcome,

@@ -1,0 +1,268 @@
+//! Names of remote agents as small numbers.
+
+use crate::ConsumerId;
+use scc::HashMap;
+use scc::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use thiserror::Error;
+
+/// Gives each agent name a [`ConsumerId`], from any number of threads.
+///
+/// What it guarantees:
+///
+/// - One name has one id as long as it is remembered, whichever threads ask.
+/// - **An id is given out once.** No two names ever have the same one, not even one after the other:
+///   an agent that was [forgotten](Self::forget) and comes back is a new consumer.
+/// - It is bounded, in the number of names and in the length of each. Names come from peers and are
+///   self-declared; past the bounds they are refused.
+///
+/// To look up a name that is known reads one bucket and writes nothing that other names share; each
+/// name is stored once.
+///
+/// ```
+/// use kvlease::ConsumerRegistry;
+///
+/// let agents = ConsumerRegistry::new();
+/// let a = agents.intern("decode-0")?;
+/// assert_eq!(agents.intern("decode-0")?, a);
+/// assert_eq!(agents.name_of(a).as_deref(), Some("decode-0"));
+///
+/// assert_eq!(agents.forget("decode-0"), Some(a));
+/// assert_ne!(agents.intern("decode-0")?, a);
+/// # Ok::<(), kvlease::InternError>(())
+/// ```
+pub struct ConsumerRegistry {
+    // Lock order: an entry of `ids`, then an entry of `names`. Both are written only while the entry of
+    // `ids` is locked, so the two agree on each name.
+    ids: HashMap<Arc<str>, ConsumerId>,
+    names: HashMap<ConsumerId, Arc<str>>,
+    /// How many names have a place; counted apart, so that two threads cannot both take the last one.
+    len: AtomicUsize,
+    /// The next id; stays at the end of its range.
+    next: AtomicU32,
+    capacity: usize,
+    max_name_len: usize,
+}
+
+/// Why a name was given no id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum InternError {
+    /// As many names are remembered as may be.
+    #[error("{capacity} agents are known, which is the limit; forget those that are gone")]
+    Full {
+        /// The limit.
+        capacity: usize,
+    },
+    /// The name is too long.
+    #[error("the agent name has {len} bytes, the limit is {max}")]
+    NameTooLong {
+        /// Its length in bytes.
+        len: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
+    /// All ids, more than four billion, have been given out.
+    #[error("all consumer ids have been given out; make a new registry and a new tracker")]
+    IdsExhausted,
+}
+
+impl ConsumerRegistry {
+    /// A registry of up to 65,536 names of up to 1,024 bytes each.
+    pub fn new() -> Self {
+        Self::with_limits(1 << 16, 1 << 10)
+    }
+
+    /// A registry of up to `capacity` names of up to `max_name_len` bytes each.
+    pub fn with_limits(capacity: usize, max_name_len: usize) -> Self {
+        ConsumerRegistry {
+            ids: HashMap::new(),
+            names: HashMap::new(),
+            len: AtomicUsize::new(0),
+            next: AtomicU32::new(1),
+            capacity,
+            max_name_len,
+        }
+    }
+
+    /// The id of this name, a new one if the name is not known.
+    ///
+    /// # Errors
+    ///
+    /// [`InternError`] if the name is not known and cannot be remembered.
+    pub fn intern(&self, name: &str) -> Result<ConsumerId, InternError> {
+        if let Some(id) = self.get(name) {
+            return Ok(id);
+        }
+        if name.len() > self.max_name_len {
+            return Err(InternError::NameTooLong { len: name.len(), max: self.max_name_len });
+        }
+        match self.ids.entry_sync(Arc::from(name)) {
+            Entry::Occupied(entry) => Ok(*entry.get()),
+            Entry::Vacant(entry) => {
+                self.take_place()?;
+                let Some(id) = self.take_id() else {
+                    self.len.fetch_sub(1, Ordering::Relaxed);
+                    return Err(InternError::IdsExhausted);
+                };
+                // Cannot be there yet: nobody else has had this id.
+                let _ = self.names.insert_sync(id, Arc::clone(entry.key()));
+                entry.insert_entry(id);
+                Ok(id)
+            }
+        }
+    }
+
+    /// The id of this name, if it is known.
+    pub fn get(&self, name: &str) -> Option<ConsumerId> {
+        self.ids.read_sync(name, |_, id| *id)
+    }
+
+    /// The name that has this id, unless it was forgotten.
+    pub fn name_of(&self, id: ConsumerId) -> Option<Arc<str>> {
+        self.names.read_sync(&id, |_, name| Arc::clone(name))
+    }
+
+    /// Forgets an agent that is gone, and says which id it had.
+    ///
+    /// To tell the tracker that the agent is dead is another matter:
+    /// [`SendTracker::expire_consumers`](crate::SendTracker::expire_consumers).
+    pub fn forget(&self, name: &str) -> Option<ConsumerId> {
+        let removed = self.ids.remove_if_sync(name, |id| {
+            self.names.remove_sync(id);
+            true
+        });
+        removed.map(|(_, id)| {
+            self.len.fetch_sub(1, Ordering::Relaxed);
+            id
+        })
+    }
+
+    /// How many names are remembered.
+    pub fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Whether no name is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn take_place(&self) -> Result<(), InternError> {
+        self.len
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |len| (len < self.capacity).then_some(len + 1))
+            .map(drop)
+            .map_err(|_| InternError::Full { capacity: self.capacity })
+    }
+
+    fn take_id(&self) -> Option<ConsumerId> {
+        let taken = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1));
+        ConsumerId::new(taken.ok()?)
+    }
+}
+
+impl Default for ConsumerRegistry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for ConsumerRegistry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConsumerRegistry").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{BTreeSet, HashMap as StdMap};
+
+    #[test]
+    fn a_full_registry_refuses_new_names_and_knows_the_old() {
+        let agents = ConsumerRegistry::with_limits(2, 8);
+        let a = agents.intern("a").unwrap();
+        agents.intern("b").unwrap();
+        assert_eq!(agents.intern("c"), Err(InternError::Full { capacity: 2 }));
+        assert_eq!(agents.intern("a"), Ok(a));
+        assert_eq!((agents.len(), agents.get("c")), (2, None));
+
+        assert_eq!(agents.forget("a"), Some(a));
+        assert_eq!(agents.forget("a"), None);
+        assert_eq!((agents.len(), agents.name_of(a)), (1, None));
+        let c = agents.intern("c").unwrap();
+        assert_ne!(c, a);
+        assert_eq!(agents.name_of(c).as_deref(), Some("c"));
+    }
+
+    #[test]
+    fn a_long_name_is_refused_and_not_cut() {
+        let agents = ConsumerRegistry::with_limits(2, 8);
+        assert_eq!(agents.intern("123456789"), Err(InternError::NameTooLong { len: 9, max: 8 }));
+        assert!(agents.is_empty());
+        agents.intern("12345678").unwrap();
+    }
+
+    #[test]
+    fn when_the_ids_run_out_none_is_given_twice() {
+        let agents = ConsumerRegistry::new();
+        agents.next.store(u32::MAX - 1, Ordering::Relaxed);
+        let last = agents.intern("a").unwrap();
+        assert_eq!(agents.intern("b"), Err(InternError::IdsExhausted));
+        assert_eq!(agents.intern("b"), Err(InternError::IdsExhausted));
+        assert_eq!(agents.intern("a"), Ok(last));
+        assert_eq!(agents.len(), 1);
+    }
+
+    #[test]
+    fn no_two_names_ever_have_one_id_whichever_threads_ask() {
+        const NAMES: u32 = 40;
+        const CAPACITY: usize = 30;
+        let agents = ConsumerRegistry::with_limits(CAPACITY, 64);
+        let rounds = if cfg!(miri) { 2 } else { 200 };
+        let seen: Vec<Vec<(u32, ConsumerId)>> = std::thread::scope(|s| {
+            let threads: Vec<_> = (0..4)
+                .map(|t| {
+                    let agents = &agents;
+                    s.spawn(move || {
+                        let mut seen = Vec::new();
+                        for round in 0..rounds {
+                            for n in 0..NAMES {
+                                let name = format!("agent-{n}");
+                                if let Ok(id) = agents.intern(&name) {
+                                    seen.push((n, id));
+                                    if let Some(known) = agents.name_of(id) {
+                                        assert_eq!(*known, *name);
+                                    }
+                                }
+                                if (n + round + t) % 7 == 0 {
+                                    if let Some(id) = agents.forget(&name) {
+                                        seen.push((n, id));
+                                    }
+                                }
+                                assert!(agents.len() <= CAPACITY);
+                            }
+                        }
+                        seen
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+
+        let mut owner = StdMap::new();
+        for (n, id) in seen.into_iter().flatten() {
+            assert_eq!(*owner.entry(id).or_insert(n), n, "{id} was given to two names");
+        }
+        // The two maps agree at rest.
+        let mut left = BTreeSet::new();
+        for n in 0..NAMES {
+            if let Some(id) = agents.get(&format!("agent-{n}")) {
+                assert_eq!(*agents.name_of(id).unwrap(), *format!("agent-{n}"));
+                left.insert(id);
+            }
+        }
+        assert_eq!((left.len(), agents.names.len()), (agents.len(), agents.len()));
+    }
+}
