@@ -1,17 +1,18 @@
 //! The decode side: ranks that wait, read, say so, and learn what their read was worth.
 //!
-//! Each rank is a thread with an agent of its own on the network. For each request it is handed, it
-//! sends heartbeats while the request waits in its queue, reads the blocks (with no more heartbeats, as
-//! vLLM does it), sends the completion, and then waits for the verdict of the prefill side. See the
-//! module documentation of the example for when it uses what it read.
+//! Each rank is a thread with an agent of its own on the network and a [`ReadTracker`], which says what to
+//! send and what a reply means. For each request it is handed, it sends heartbeats until it has read the
+//! blocks, sends the completion, and then waits for the verdict of the prefill side. The documentation of
+//! the example says when it uses what it read.
 
 use super::clock::ScaledClock;
 use super::model::{Planned, Read};
 use super::pool::{BlockPool, BlockRef};
+use kvlease::consumer::{Completed, Outgoing, ReadConfig, ReadTracker, Verdict};
 use kvlease::transport::in_process::{Agent, Network};
 use kvlease::transport::{NotificationSink, NotificationSource};
 use kvlease::wire::{self, Message};
-use kvlease::{ConsumerId, Outcome, Timestamp};
+use kvlease::{ConsumerId, Timestamp};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::cmp::Reverse;
@@ -19,12 +20,11 @@ use std::collections::{BinaryHeap, HashMap};
 use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
-use std::thread;
 use std::time::Duration;
 
 /// A rank that has no verdict sends its completion again after this time of the trace,
 pub const ASK_AGAIN: Duration = Duration::from_secs(4);
-/// so many times in all. Then it gives the read up.
+/// so many times in all, and then gives the read up.
 pub const ATTEMPTS: u32 = 8;
 
 /// How often a rank looks at its queue and its agent, in real time.
@@ -83,7 +83,8 @@ pub struct Habits {
     /// The agent of the prefill side.
     pub prefill: &'static str,
     pub consumers: u32,
-    pub heartbeat_every: Duration,
+    /// `None` sends none.
+    pub heartbeat_every: Option<Duration>,
     pub waits_for_verdict: bool,
     pub malformed_rate: f64,
     pub seed: u64,
@@ -112,7 +113,7 @@ pub struct ReadCounts {
 }
 
 impl ReadCounts {
-    fn add(&mut self, end: End, phase: Phase) {
+    fn add(&mut self, end: End, phase: &Phase) {
         let stale = matches!(phase, Phase::Asking { stale: true, .. });
         self.stale += u64::from(stale);
         match end {
@@ -163,11 +164,15 @@ pub struct Rank<'a> {
 struct Desk<'a> {
     rank: Rank<'a>,
     agent: Agent,
-    rng: SmallRng,
+    /// The account of what this rank reads: which leases to renew, what a reply means.
+    reads: ReadTracker,
+    /// The same requests, as this simulation needs to know them.
     pending: HashMap<Arc<str>, Pending>,
-    /// When the phase of a request is over. An entry for a request that has ended is passed over.
+    /// When something is to be done for a request. An entry for one that has ended is passed over.
     timers: BinaryHeap<Reverse<(Timestamp, Arc<str>)>>,
-    next_heartbeat: Timestamp,
+    /// Until then, this rank does nothing whatever.
+    frozen_until: Timestamp,
+    rng: SmallRng,
     counts: ReadCounts,
 }
 
@@ -178,14 +183,12 @@ struct Pending {
     phase: Phase,
 }
 
-#[derive(Clone, Copy)]
 enum Phase {
-    /// In the queue; heartbeats keep its lease.
     Waiting,
     Reading,
-    /// Read, and said so this many times. Whether the read was stale is the truth of the pool, for the
-    /// report only: a real rank cannot know, and this one does not look.
-    Asking { attempts: u32, stale: bool },
+    /// Read, and said so. Whether the read was stale is the truth of the pool, for the report only: a real
+    /// rank cannot know, and this one does not look.
+    Asking { completion: Outgoing, stale: bool },
 }
 
 /// How a read ended.
@@ -197,7 +200,7 @@ enum End {
     Died,
 }
 
-impl Rank<'_> {
+impl<'a> Rank<'a> {
     /// Works until there will be no more requests and the last one has ended, or until it dies.
     pub fn run(self, network: &Network, inbox: Receiver<HandOver>) -> ReadCounts {
         while self.clock.now() < self.up_at {
@@ -205,39 +208,54 @@ impl Rank<'_> {
         }
         // Ranks are many: the more, the less often each looks.
         let poll_every = POLL_EVERY * (self.habits.consumers / 8 + 1);
-        let mut desk = Desk {
-            agent: network.agent(&self.name),
-            rng: SmallRng::seed_from_u64(self.name.bytes().fold(self.habits.seed, |h, b| h * 31 + u64::from(b))),
-            next_heartbeat: self.up_at,
-            rank: self,
-            pending: HashMap::new(),
-            timers: BinaryHeap::new(),
-            counts: ReadCounts::default(),
-        };
+        let (clock, dies_at) = (self.clock, self.dies_at);
+        let mut desk = Desk::new(self, network);
         loop {
             let open = desk.accept(&inbox);
-            let now = desk.rank.clock.now();
-            if desk.rank.dies_at.is_some_and(|at| at <= now) {
+            let now = clock.now();
+            if dies_at.is_some_and(|at| at <= now) {
                 return desk.die(inbox);
             }
-            desk.hear_verdicts();
-            desk.advance(now);
-            desk.send_heartbeats(now);
-            if !open && desk.pending.is_empty() {
-                return desk.counts;
+            if desk.frozen_until <= now {
+                desk.hear_verdicts(now);
+                desk.advance(now);
+                desk.send_heartbeats(now);
+                if !open && desk.pending.is_empty() {
+                    return desk.counts;
+                }
             }
-            thread::sleep(poll_every);
+            clock.sleep_until(desk.next_due(), poll_every);
         }
     }
 }
 
-impl Desk<'_> {
+impl<'a> Desk<'a> {
+    fn new(rank: Rank<'a>, network: &Network) -> Self {
+        let habits = rank.habits;
+        let config = ReadConfig {
+            heartbeat_interval: habits.heartbeat_every.unwrap_or(Duration::MAX),
+            verdict_wait: habits.waits_for_verdict.then_some(ASK_AGAIN * ATTEMPTS),
+            ..ReadConfig::default()
+        };
+        Desk {
+            agent: network.agent(&rank.name),
+            reads: ReadTracker::new(config),
+            pending: HashMap::new(),
+            timers: BinaryHeap::new(),
+            frozen_until: Timestamp::ZERO,
+            rng: SmallRng::seed_from_u64(rank.name.bytes().fold(habits.seed, |h, b| h.rotate_left(8) ^ u64::from(b))),
+            counts: ReadCounts::default(),
+            rank,
+        }
+    }
+
     /// Puts new requests into the queue; says whether more may come.
     fn accept(&mut self, inbox: &Receiver<HandOver>) -> bool {
         loop {
             match inbox.try_recv() {
                 Ok(HandOver { request, addresses, rank }) => {
                     let (id, read) = (Arc::clone(&request.id), request.reads[rank]);
+                    self.reads.wait_for(&id, self.rank.habits.prefill).expect("the model makes good ids, each once");
                     self.timers.push(Reverse((read.starts_at, Arc::clone(&id))));
                     self.pending.insert(id, Pending { addresses, read, phase: Phase::Waiting });
                 }
@@ -247,97 +265,107 @@ impl Desk<'_> {
         }
     }
 
-    /// The whole engine is gone, with everything it was about to do and everything still sent to it.
-    fn die(self, inbox: Receiver<HandOver>) -> ReadCounts {
-        let Desk { agent, pending, mut counts, .. } = self;
-        drop(agent);
-        pending.into_values().for_each(|pending| counts.add(End::Died, pending.phase));
-        inbox.into_iter().for_each(|_| counts.add(End::Died, Phase::Waiting));
-        counts
+    fn next_due(&self) -> Option<Timestamp> {
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let due = timer.into_iter().chain(self.reads.next_deadline()).min();
+        due.map(|at| at.max(self.frozen_until))
     }
 
-    /// Moves every request on whose phase is over.
+    /// Does for each request what is due.
     fn advance(&mut self, now: Timestamp) {
-        while self.timers.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+        while self.timers.peek().is_some_and(|Reverse((at, _))| *at <= now) && self.frozen_until <= now {
             let Some(Reverse((_, id))) = self.timers.pop() else { return };
             let Some(pending) = self.pending.get_mut(&id) else { continue };
-            let next = match pending.phase {
+            let next = match &pending.phase {
                 Phase::Waiting => {
                     pending.phase = Phase::Reading;
+                    if let Some(freeze) = pending.read.freeze {
+                        self.frozen_until = now + freeze;
+                    }
                     now + pending.read.lasts
                 }
                 Phase::Reading => {
-                    let stale = !self.rank.pool.holds(&pending.addresses);
-                    pending.phase = Phase::Asking { attempts: 1, stale };
-                    self.send_completion(&id);
+                    self.finish_read(&id, now);
                     now + if self.rank.habits.waits_for_verdict { ASK_AGAIN } else { ASK_AGAIN * ATTEMPTS }
                 }
-                Phase::Asking { .. } if !self.rank.habits.waits_for_verdict => {
+                Phase::Asking { completion, .. } if self.rank.habits.waits_for_verdict => {
+                    // It may be lost, or the verdict was, or `track` had not come yet.
+                    self.counts.resends += 1;
+                    send(&self.agent, completion);
+                    now + ASK_AGAIN
+                }
+                Phase::Asking { .. } => {
                     self.end(&id, End::Used);
                     continue;
-                }
-                Phase::Asking { attempts: ATTEMPTS.., .. } => {
-                    self.end(&id, End::Unverified);
-                    continue;
-                }
-                Phase::Asking { ref mut attempts, .. } => {
-                    *attempts += 1;
-                    self.counts.resends += 1;
-                    self.send_completion(&id);
-                    now + ASK_AGAIN
                 }
             };
             self.timers.push(Reverse((next, id)));
         }
+        for id in self.reads.unanswered(now) {
+            self.end(&id, End::Unverified);
+        }
     }
 
-    fn hear_verdicts(&mut self) {
-        let mut verdicts: Vec<(Arc<str>, End)> = Vec::new();
-        let heard = self.agent.poll(&mut |_, bytes| {
+    fn finish_read(&mut self, id: &Arc<str>, now: Timestamp) {
+        let Habits { prefill, consumers, malformed_rate, .. } = *self.rank.habits;
+        let Some(pending) = self.pending.get_mut(id) else { return };
+        let stale = !self.rank.pool.holds(&pending.addresses);
+        match self.reads.completed(id, prefill, consumers, now).expect("somebody reads") {
+            Completed::AwaitVerdict { message: completion, .. } | Completed::Use(completion) => {
+                pending.phase = Phase::Asking { completion: completion.clone(), stale };
+                send(&self.agent, &completion);
+            }
+            other => unreachable!("one read, completed once, that nobody has called stale before: {other:?}"),
+        }
+        if self.rng.random_bool(malformed_rate) {
+            self.counts.junk += 1;
+            let message = JUNK[self.rng.random_range(0..JUNK.len())].to_vec();
+            send(&self.agent, &Outgoing { agent: prefill.into(), message });
+        }
+    }
+
+    fn hear_verdicts(&mut self, now: Timestamp) {
+        let mut verdicts = Vec::new();
+        let heard = self.agent.poll(&mut |agent, bytes| {
             if let Ok(Message::Stale(reply)) = wire::parse(bytes) {
-                let end = if reply.outcome == Outcome::Completed { End::Used } else { End::ToldStale };
-                verdicts.push((reply.id.into(), end));
+                verdicts.push(self.reads.reply(agent, reply, now));
             }
         });
         heard.expect("nobody else takes this agent's name");
-        for (id, end) in verdicts {
-            self.end(&id, end);
+        for verdict in verdicts {
+            match verdict {
+                Verdict::Use { id } => self.end(&id, End::Used),
+                Verdict::Recompute { id, .. } => self.end(&id, End::ToldStale),
+                // Said before, or about a read that was given up: nothing is made of it any more.
+                Verdict::Settled | Verdict::Pending | Verdict::WrongAgent | Verdict::Unknown => {}
+            }
         }
     }
 
-    /// Ends a request that asks for its verdict; what comes twice changes nothing.
-    fn end(&mut self, id: &str, end: End) {
-        if self.pending.get(id).is_some_and(|pending| matches!(pending.phase, Phase::Asking { .. })) {
-            let pending = self.pending.remove(id).expect("just seen");
-            self.counts.add(end, pending.phase);
-        }
-    }
-
-    fn send_completion(&mut self, id: &str) {
-        let mut message = Vec::new();
-        wire::write_completion(id, self.rank.habits.consumers, &mut message).expect("the model makes good ids");
-        self.send(&message);
-        if self.rng.random_bool(self.rank.habits.malformed_rate) {
-            self.counts.junk += 1;
-            let junk = JUNK[self.rng.random_range(0..JUNK.len())];
-            self.send(junk);
-        }
-    }
-
-    /// One heartbeat for all that wait.
     fn send_heartbeats(&mut self, now: Timestamp) {
-        if now < self.next_heartbeat {
-            return;
+        let due = self.reads.heartbeats(now);
+        if self.rank.habits.heartbeat_every.is_some() {
+            due.iter().for_each(|heartbeat| send(&self.agent, heartbeat));
         }
-        self.next_heartbeat = now + self.rank.habits.heartbeat_every;
-        let waiting = self.pending.iter().filter(|(_, pending)| matches!(pending.phase, Phase::Waiting));
-        let mut message = Vec::new();
-        wire::write_heartbeat(waiting.map(|(id, _)| &**id), &mut message).expect("the model makes good ids");
-        self.send(&message);
     }
 
-    fn send(&self, message: &[u8]) {
-        // A prefill side that is gone is one more lost message: the read will not be verified.
-        _ = self.agent.send(self.rank.habits.prefill, message);
+    fn end(&mut self, id: &str, end: End) {
+        if let Some(pending) = self.pending.remove(id) {
+            self.counts.add(end, &pending.phase);
+        }
     }
+
+    /// The whole engine is gone, with everything it was about to do and everything still sent to it.
+    fn die(self, inbox: Receiver<HandOver>) -> ReadCounts {
+        let Desk { agent, pending, mut counts, .. } = self;
+        drop(agent);
+        pending.into_values().for_each(|pending| counts.add(End::Died, &pending.phase));
+        inbox.into_iter().for_each(|_| counts.add(End::Died, &Phase::Waiting));
+        counts
+    }
+}
+
+/// Sends, and hopes: where there is no prefill side any more, the message is lost like any other.
+fn send(agent: &Agent, message: &Outgoing) {
+    _ = agent.send(&message.agent, &message.message);
 }

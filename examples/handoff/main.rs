@@ -106,6 +106,11 @@ struct Cli {
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = between(0.1, 86_400.0))]
     lease: f64,
 
+    /// How often a rank renews the leases of what it has not read yet, in seconds of the trace; 0 for
+    /// never [default: a third of the lease]
+    #[arg(long, value_name = "SECONDS", value_parser = between(0.0, 86_400.0))]
+    heartbeat: Option<f64>,
+
     /// What becomes of a lease that runs out
     #[arg(long, value_enum, default_value_t = Policy::Release)]
     policy: Policy,
@@ -136,9 +141,9 @@ struct Cli {
     #[arg(long, value_name = "SHARE", default_value_t = 0.01, value_parser = between(0.0, 1.0))]
     abort_rate: f64,
 
-    /// Share of reads that stall, often for longer than the lease
-    #[arg(long, value_name = "SHARE", default_value_t = 0.005, value_parser = between(0.0, 1.0))]
-    stall_rate: f64,
+    /// Share of reads at whose start the rank freezes, sometimes for longer than the lease
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0005, value_parser = between(0.0, 1.0))]
+    freeze_rate: f64,
 
     /// Share of requests of which the prefill side also sends blocks itself
     #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = between(0.0, 1.0))]
@@ -191,7 +196,11 @@ fn main() -> ExitCode {
 }
 
 /// The whole program, but for where its output goes; returns the exit code.
-pub fn main_with(args: impl IntoIterator<Item = OsString>, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+pub fn main_with<'a>(
+    args: impl IntoIterator<Item = OsString>,
+    out: &'a mut dyn Write,
+    err: &'a mut dyn Write,
+) -> u8 {
     // Who closes the pipe has seen enough: what cannot be written is not an error.
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -241,7 +250,7 @@ fn arrivals(cli: &Cli) -> Result<(Vec<trace::Arrival>, String), String> {
 
 /// Runs the hand-off with real threads, to the end.
 fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
-    let rates = Rates { abort: cli.abort_rate, stall: cli.stall_rate, push: cli.push_rate };
+    let rates = Rates { abort: cli.abort_rate, freeze: cli.freeze_rate, push: cli.push_rate };
     let plan: Vec<Arc<Planned>> =
         model::plan(arrivals, cli.consumers, rates, cli.seed).into_iter().map(Arc::new).collect();
     let lease = Duration::from_secs_f64(cli.lease);
@@ -276,7 +285,11 @@ fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
     let habits = Habits {
         prefill: PREFILL,
         consumers: cli.consumers,
-        heartbeat_every: lease / 3,
+        heartbeat_every: match cli.heartbeat {
+            None => Some(lease / 3),
+            Some(0.0) => None,
+            Some(seconds) => Some(Duration::from_secs_f64(seconds)),
+        },
         waits_for_verdict: !cli.fire_and_forget,
         malformed_rate: cli.malformed_rate,
         seed: cli.seed,

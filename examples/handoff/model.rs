@@ -13,8 +13,10 @@ use std::time::Duration;
 
 /// The hold times, in words for the report and `--help`.
 pub const HOLD_MODEL: &str = "queue: log-normal, median 2 s, sigma 1.2, one draw a request; \
-    read: 5 ms + input tokens / 80,000 per s, x log-normal jitter (sigma 0.3) a rank; \
-    stall of a read: with probability --stall-rate, + log-normal, median 20 s, sigma 0.8";
+    read: 5 ms + 1 s per 80,000 input tokens, x log-normal jitter (sigma 0.3), one draw a rank; \
+    freeze: with probability --freeze-rate a rank does nothing at all, heartbeats included, \
+    from the start of a read on, log-normal, median 20 s, sigma 0.8; \
+    transfers of the prefill side stall as often and as long";
 
 /// A request in ten is known to the decode side this long before its prefill ends, as with decode-first
 /// routing: its heartbeats come before `track`.
@@ -27,7 +29,7 @@ const ENGINE_LAG_MS: u64 = 200;
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
     pub abort: f64,
-    pub stall: f64,
+    pub freeze: f64,
     pub push: f64,
 }
 
@@ -49,11 +51,19 @@ pub struct Planned {
     pub reads: Vec<Read>,
 }
 
-/// One rank's read. Until it starts, the rank sends heartbeats; while it lasts, it does not, as in vLLM.
+/// One rank's read of one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Read {
     pub starts_at: Timestamp,
     pub lasts: Duration,
+    /// How long the whole rank freezes when the read starts.
+    pub freeze: Option<Duration>,
+}
+
+impl Read {
+    fn ends_at(&self) -> Timestamp {
+        self.starts_at + self.lasts + self.freeze.unwrap_or_default()
+    }
 }
 
 /// The prefill side itself also writes some of the blocks to the decode side.
@@ -78,9 +88,9 @@ fn plan_one(arrival: &Arrival, consumers: u32, rates: Rates, rng: &mut SmallRng)
         if rng.random_bool(DECODE_FIRST.0) { Timestamp::from_millis(arrival.at_ms) } else { tracked_at };
     let wait = Duration::from_secs_f64(log_normal(rng, 2.0, 1.2));
     let starts_at = (handed_at + wait).max(prefilled_at);
-    let read = |rng: &mut SmallRng| Read { starts_at, lasts: transfer_time(arrival.input_tokens, rates.stall, rng) };
-    let reads: Vec<Read> = (0..consumers).map(|_| read(rng)).collect();
-    let last_read = reads.iter().map(|read| read.starts_at + read.lasts).max().unwrap_or(starts_at);
+    let read = |_| Read { starts_at, lasts: transfer_time(arrival.input_tokens, rng), freeze: freeze(rates.freeze, rng) };
+    let reads: Vec<Read> = (0..consumers).map(read).collect();
+    let last_read = reads.iter().map(Read::ends_at).max().unwrap_or(starts_at);
 
     let abort_at = rng.random_bool(rates.abort).then(|| {
         // From one second before `track`, when it comes early, to the end of the last read.
@@ -89,7 +99,7 @@ fn plan_one(arrival: &Arrival, consumers: u32, rates: Rates, rng: &mut SmallRng)
     });
     let push = rng.random_bool(rates.push).then(|| Push {
         starts_at: Timestamp::from_millis(rng.random_range(tracked_at.as_millis()..=last_read.as_millis())),
-        lasts: transfer_time(arrival.input_tokens, rates.stall, rng),
+        lasts: transfer_time(arrival.input_tokens, rng) + freeze(rates.freeze, rng).unwrap_or_default(),
         fails: rng.random_bool(0.1),
     });
     Planned {
@@ -104,10 +114,12 @@ fn plan_one(arrival: &Arrival, consumers: u32, rates: Rates, rng: &mut SmallRng)
     }
 }
 
-fn transfer_time(tokens: u64, stall_rate: f64, rng: &mut SmallRng) -> Duration {
-    let clean = (0.005 + tokens as f64 / 80_000.0) * log_normal(rng, 1.0, 0.3);
-    let stall = if rng.random_bool(stall_rate) { log_normal(rng, 20.0, 0.8) } else { 0.0 };
-    Duration::from_secs_f64(clean + stall)
+fn transfer_time(tokens: u64, rng: &mut SmallRng) -> Duration {
+    Duration::from_secs_f64((0.005 + tokens as f64 / 80_000.0) * log_normal(rng, 1.0, 0.3))
+}
+
+fn freeze(rate: f64, rng: &mut SmallRng) -> Option<Duration> {
+    rng.random_bool(rate).then(|| Duration::from_secs_f64(log_normal(rng, 20.0, 0.8)))
 }
 
 /// An id as vLLM makes them: `cmpl-37c560d3-5680-4bd1-97f9-7ed31a56de60-0`.
@@ -128,7 +140,7 @@ mod tests {
     use super::super::trace::generate;
     use super::*;
 
-    const RATES: Rates = Rates { abort: 0.1, stall: 0.1, push: 0.1 };
+    const RATES: Rates = Rates { abort: 0.1, freeze: 0.1, push: 0.1 };
 
     #[test]
     fn the_same_seed_plans_the_same_run() {
@@ -151,6 +163,6 @@ mod tests {
         assert!((50..200).contains(&share(|p| p.abort_at.is_some())));
         assert!((50..200).contains(&share(|p| p.push.is_some())));
         assert!((50..200).contains(&share(|p| p.handed_at < p.tracked_at && p.reads.len() == 3 && p.blocks > 0)));
-        assert!(share(|p| p.reads.iter().any(|r| r.lasts > Duration::from_secs(30))) > 20);
+        assert!(share(|p| p.reads.iter().any(|r| r.freeze > Some(Duration::from_secs(30)))) > 20);
     }
 }

@@ -167,7 +167,7 @@ impl Prefill {
             None => {}
         }
         if self.pool.free(blocks).is_err() {
-            count(&self.counters.double_released, 1);
+            add(&self.counters.double_released, 1);
         }
     }
 
