@@ -1,6 +1,7 @@
 //! kvlease (skeleton)
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod consumer;
 mod id;
 mod registry;
 mod time;

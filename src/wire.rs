@@ -388,7 +388,7 @@ pub fn write_completion(id: &str, expected: u32, out: &mut Vec<u8>) -> Result<()
 }
 
 /// Appends one [`Heartbeat`] of all these requests to `out`; of none it is `HB:` alone, which changes
-/// nothing. For messages of bounded length see `ReadTracker`.
+/// nothing. For messages of bounded length see [`ReadTracker`](crate::consumer::ReadTracker).
 ///
 /// # Errors
 ///
