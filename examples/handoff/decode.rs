@@ -188,7 +188,10 @@ enum Phase {
     Reading,
     /// Read, and said so. Whether the read was stale is the truth of the pool, for the report only: a real
     /// rank cannot know, and this one does not look.
-    Asking { completion: Outgoing, stale: bool },
+    Asking {
+        completion: Outgoing,
+        stale: bool,
+    },
 }
 
 /// How a read ended.

@@ -1,6 +1,6 @@
 //! A prefill side and a decode side as threads of one process, on a trace of arrivals.
 //!
-//! ```text
+//! ```sh
 //! cargo run --release --example handoff                                    # generated arrivals
 //! cargo run --release --example handoff -- --trace conversation.jsonl      # a Mooncake trace
 //! cargo run --release --example handoff -- --loss 0.05 --duplicate 0.05 --delay 300 \
@@ -31,9 +31,10 @@
 //! whatever the network does. Being told stale needlessly may: between the end of a read and the arrival
 //! of its completion, the lease can run out.
 //!
-//! With `--fire-and-forget` a rank sends once and uses what it read unless it is told otherwise, which is
-//! what one gets for free with today's connectors. Without loss that is enough. With loss it is not, and
-//! the run says so by its exit code.
+//! With `--fire-and-forget` a rank sends once and uses what it read unless it is told otherwise, which costs
+//! no waiting. That is enough as long as no message is lost, and as long as no reader comes back after the
+//! prefill side has forgotten how its lease ended ([`REMEMBERED_FOR`] here). With `--loss` it is not, and the
+//! run says so by its exit code.
 //!
 //! # Exit code
 //!
@@ -72,6 +73,10 @@ use std::time::Duration;
 const REPLACED_AFTER: Duration = Duration::from_secs(5);
 const TOLD_AFTER: Duration = Duration::from_secs(10);
 
+/// How long the prefill side remembers how a lease ended: longer than any reader is likely to be away,
+/// since the completion of a request that is forgotten cannot be told from one that comes before `track`.
+const REMEMBERED_FOR: Duration = Duration::from_secs(600);
+
 /// The name of the prefill side's agent.
 const PREFILL: &str = "prefill-0";
 
@@ -89,8 +94,8 @@ struct Cli {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     requests: Option<u32>,
 
-    /// Seconds of the trace that pass in one real second: at 150, an hour takes 24 s. A notification
-    /// thread that rests for half a millisecond then misses 75 ms of the trace
+    /// Seconds of the trace that pass in one real second: at 150, an hour takes 24 s, and half a
+    /// millisecond between two polls is 75 ms of the trace. With very many ranks, go slower
     #[arg(long, value_name = "FACTOR", default_value_t = 150.0, value_parser = between(0.01, 10_000.0))]
     speed: f64,
 
@@ -142,7 +147,7 @@ struct Cli {
     abort_rate: f64,
 
     /// Share of reads at whose start the rank freezes, sometimes for longer than the lease
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0005, value_parser = between(0.0, 1.0))]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0002, value_parser = between(0.0, 1.0))]
     freeze_rate: f64,
 
     /// Share of requests of which the prefill side also sends blocks itself
@@ -196,11 +201,7 @@ fn main() -> ExitCode {
 }
 
 /// The whole program, but for where its output goes; returns the exit code.
-pub fn main_with<'a>(
-    args: impl IntoIterator<Item = OsString>,
-    out: &'a mut dyn Write,
-    err: &'a mut dyn Write,
-) -> u8 {
+pub fn main_with<'a>(args: impl IntoIterator<Item = OsString>, out: &'a mut dyn Write, err: &'a mut dyn Write) -> u8 {
     // Who closes the pipe has seen enough: what cannot be written is not an error.
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -259,7 +260,7 @@ fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
         Policy::Release => ExpiryPolicy::Release,
         Policy::Hold => ExpiryPolicy::Hold,
     };
-    let config = Config { expiry, ..Config::default() };
+    let config = Config { expiry, tombstone_ttl: REMEMBERED_FOR, ..Config::default() };
 
     let clock = ScaledClock::new(cli.speed);
     let faults = Faults {
@@ -383,6 +384,7 @@ fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
 
 /// A bar on a terminal; `indicatif` shows none elsewhere.
 fn progress_bar(requests: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} requests, {elapsed} of about {duration}");
+    let style =
+        ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} requests, {elapsed} of about {duration}");
     ProgressBar::new(requests as u64).with_style(style.expect("the template is well-formed"))
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub const HOLD_MODEL: &str = "queue: log-normal, median 2 s, sigma 1.2, one draw a request; \
     read: 5 ms + 1 s per 80,000 input tokens, x log-normal jitter (sigma 0.3), one draw a rank; \
     freeze: with probability --freeze-rate a rank does nothing at all, heartbeats included, \
-    from the start of a read on, log-normal, median 20 s, sigma 0.8; \
+    from the start of a read on, log-normal, median 20 s, sigma 0.8, at most 90 s; \
     transfers of the prefill side stall as often and as long";
 
 /// A request in ten is known to the decode side this long before its prefill ends, as with decode-first
@@ -84,21 +84,21 @@ pub fn plan(arrivals: &[Arrival], consumers: u32, rates: Rates, seed: u64) -> Ve
 fn plan_one(arrival: &Arrival, consumers: u32, rates: Rates, rng: &mut SmallRng) -> Planned {
     let prefilled_at = Timestamp::from_millis(arrival.at_ms) + DECODE_FIRST.1;
     let tracked_at = prefilled_at + Duration::from_millis(rng.random_range(0..=ENGINE_LAG_MS));
-    let handed_at =
-        if rng.random_bool(DECODE_FIRST.0) { Timestamp::from_millis(arrival.at_ms) } else { tracked_at };
+    let handed_at = if rng.random_bool(DECODE_FIRST.0) { Timestamp::from_millis(arrival.at_ms) } else { tracked_at };
     let wait = Duration::from_secs_f64(log_normal(rng, 2.0, 1.2));
     let starts_at = (handed_at + wait).max(prefilled_at);
-    let read = |_| Read { starts_at, lasts: transfer_time(arrival.input_tokens, rng), freeze: freeze(rates.freeze, rng) };
+    let read =
+        |_| Read { starts_at, lasts: transfer_time(arrival.input_tokens, rng), freeze: freeze(rates.freeze, rng) };
     let reads: Vec<Read> = (0..consumers).map(read).collect();
     let last_read = reads.iter().map(Read::ends_at).max().unwrap_or(starts_at);
 
+    // From one second before `track`, when an abort comes early, to the end of the last read.
     let abort_at = rng.random_bool(rates.abort).then(|| {
-        // From one second before `track`, when it comes early, to the end of the last read.
         let earliest = tracked_at.as_millis().saturating_sub(1_000);
-        Timestamp::from_millis(rng.random_range(earliest..=last_read.as_millis()))
+        between(Timestamp::from_millis(earliest), last_read, rng)
     });
     let push = rng.random_bool(rates.push).then(|| Push {
-        starts_at: Timestamp::from_millis(rng.random_range(tracked_at.as_millis()..=last_read.as_millis())),
+        starts_at: between(tracked_at, last_read, rng),
         lasts: transfer_time(arrival.input_tokens, rng) + freeze(rates.freeze, rng).unwrap_or_default(),
         fails: rng.random_bool(0.1),
     });
@@ -114,12 +114,17 @@ fn plan_one(arrival: &Arrival, consumers: u32, rates: Rates, rng: &mut SmallRng)
     }
 }
 
+/// Some time from `earliest` to `latest`; `earliest` if that is the later one.
+fn between(earliest: Timestamp, latest: Timestamp, rng: &mut SmallRng) -> Timestamp {
+    Timestamp::from_millis(rng.random_range(earliest.as_millis()..=latest.max(earliest).as_millis()))
+}
+
 fn transfer_time(tokens: u64, rng: &mut SmallRng) -> Duration {
     Duration::from_secs_f64((0.005 + tokens as f64 / 80_000.0) * log_normal(rng, 1.0, 0.3))
 }
 
 fn freeze(rate: f64, rng: &mut SmallRng) -> Option<Duration> {
-    rng.random_bool(rate).then(|| Duration::from_secs_f64(log_normal(rng, 20.0, 0.8)))
+    rng.random_bool(rate).then(|| Duration::from_secs_f64(log_normal(rng, 20.0, 0.8).min(90.0)))
 }
 
 /// An id as vLLM makes them: `cmpl-37c560d3-5680-4bd1-97f9-7ed31a56de60-0`.

@@ -22,8 +22,8 @@ use kvlease::{
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ use std::time::Duration;
 const STEP: Duration = Duration::from_micros(100);
 /// And the engine looks up at least this often.
 const LONGEST_SLEEP: Duration = Duration::from_millis(5);
+/// How long, in real time, the engine waits at the end for notification threads that are behind.
+const AT_THE_END: Duration = Duration::from_millis(500);
 /// How long a notification thread rests when a poll brought nothing.
 const POLL_EVERY: Duration = Duration::from_micros(500);
 
@@ -63,52 +65,55 @@ macro_rules! counters {
     };
 }
 
-counters!(Counters, PrefillCounts {
-    /// Releases of which some block was not allocated any more.
-    double_released,
-    /// `track` refused.
-    refused,
-    peak_tracked,
-    /// Leases found overdue under the hold policy.
-    overdue,
-    /// Leases ended because their decode engine was reported dead.
-    expired_by_crash,
-    /// Payloads that were left for `shutdown`.
-    left_for_shutdown,
-    /// Aborts by what they met: before `track`, a live lease, an ended one.
-    aborts_early,
-    aborts_ended,
-    aborts_late,
-    /// Completion messages by what they were found to be.
-    counted,
-    completing,
-    duplicates,
-    early,
-    late_completed,
-    late_expired,
-    late_aborted,
-    unknown,
-    conflicts,
-    not_countable,
-    malformed,
-    /// Messages that are not for a tracker.
-    foreign,
-    /// Heartbeats, and the ids in them by what they did.
-    heartbeats,
-    renewed,
-    renewed_early,
-    renewed_late,
-    /// Verdicts sent: the read is good; the read is stale.
-    verdicts_good,
-    verdicts_stale,
-    /// Replies to an agent that is gone.
-    unreachable,
-    pushes,
-    pushes_refused,
-    pushes_failed,
-    /// Blocks that were released while the producer's own transfer used them.
-    pushes_torn,
-});
+counters!(
+    Counters,
+    PrefillCounts {
+        /// Releases of which some block was not allocated any more.
+        double_released,
+        /// `track` refused.
+        refused,
+        peak_tracked,
+        /// Leases found overdue under the hold policy.
+        overdue,
+        /// Leases ended because their decode engine was reported dead.
+        expired_by_crash,
+        /// Payloads that were left for `shutdown`.
+        left_for_shutdown,
+        /// Aborts by what they met: before `track`, a live lease, an ended one.
+        aborts_early,
+        aborts_ended,
+        aborts_late,
+        /// Completion messages by what they were found to be.
+        counted,
+        completing,
+        duplicates,
+        early,
+        late_completed,
+        late_expired,
+        late_aborted,
+        unknown,
+        conflicts,
+        not_countable,
+        malformed,
+        /// Messages that are not for a tracker.
+        foreign,
+        /// Heartbeats, and the ids in them by what they did.
+        heartbeats,
+        renewed,
+        renewed_early,
+        renewed_late,
+        /// Verdicts sent: the read is good; the read is stale.
+        verdicts_good,
+        verdicts_stale,
+        /// Replies to an agent that is gone.
+        unreachable,
+        pushes,
+        pushes_refused,
+        pushes_failed,
+        /// Blocks that were released while the producer's own transfer used them.
+        pushes_torn,
+    }
+);
 
 fn add(counter: &AtomicU64, by: usize) {
     counter.fetch_add(by as u64, Ordering::Relaxed);
@@ -223,8 +228,8 @@ impl Prefill {
             self.rest(None);
         }
         // What nobody will claim any more runs out within one lease, unless the policy holds it.
-        let patience = self.clock.now() + self.lease + Duration::from_secs(1);
-        while self.tracker.stats().live > 0 && self.clock.now() < patience {
+        let patience = self.clock.wall() + self.clock.real(self.lease) + AT_THE_END;
+        while self.tracker.stats().live > 0 && self.clock.wall() < patience {
             self.sweep(self.clock.now());
             self.rest(None);
         }
@@ -233,7 +238,14 @@ impl Prefill {
         left.into_iter().for_each(|release| self.free(release));
     }
 
-    fn track(&self, request: &Arc<Planned>, blocks: Pinned, reader: ConsumerId, now: Timestamp, pushes: &Sender<PushJob>) {
+    fn track(
+        &self,
+        request: &Arc<Planned>,
+        blocks: Pinned,
+        reader: ConsumerId,
+        now: Timestamp,
+        pushes: &Sender<PushJob>,
+    ) {
         let addresses = blocks.addresses();
         // Which decode engine will read is known here; without it, the first heartbeat would tell.
         let mut terms = Terms::until(now + self.lease).weight(request.blocks).waits_for(reader);

@@ -3,7 +3,7 @@
 use super::decode::ReadCounts;
 use super::prefill::PrefillCounts;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::{CellAlignment, ContentArrangement, Table};
 use serde::Serialize;
 use std::fmt::{self, Display};
 
@@ -19,7 +19,13 @@ pub struct NetworkCounts {
 
 impl From<kvlease::transport::in_process::Counters> for NetworkCounts {
     fn from(c: kvlease::transport::in_process::Counters) -> Self {
-        NetworkCounts { sent: c.sent, lost: c.lost, duplicated: c.duplicated, delayed: c.delayed, reordered: c.reordered }
+        NetworkCounts {
+            sent: c.sent,
+            lost: c.lost,
+            duplicated: c.duplicated,
+            delayed: c.delayed,
+            reordered: c.reordered,
+        }
     }
 }
 
@@ -87,10 +93,11 @@ impl Report {
     }
 }
 
-/// A table of two or more columns, numbers to the right.
-fn table<const N: usize>(header: [&str; N], numbers: &[usize], rows: Vec<[String; N]>) -> Table {
+/// A table, with numbers to the right in some of its columns.
+fn table<const N: usize>(header: [&str; N], numbers: &[usize], rows: impl IntoIterator<Item = [String; N]>) -> Table {
     let mut table = Table::new();
-    table.load_preset(UTF8_FULL_CONDENSED).set_header(header).add_rows(rows);
+    table.load_preset(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic).set_width(110);
+    table.set_header(header).add_rows(rows);
     for &column in numbers {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -108,8 +115,21 @@ fn thousands(n: u64) -> String {
 
 /// `3 a, 0 b` with the zeros left out.
 fn listed(parts: &[(u64, &str)]) -> String {
-    let shown: Vec<_> = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", thousands(*n))).collect();
+    let shown: Vec<_> =
+        parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", thousands(*n))).collect();
     if shown.is_empty() { "–".into() } else { shown.join(", ") }
+}
+
+/// The arguments that were given or have a value, in words.
+fn settings(of: &serde_json::Value) -> String {
+    let arguments = of.as_object().into_iter().flatten();
+    let shown = arguments.filter_map(|(name, value)| match value {
+        serde_json::Value::Null | serde_json::Value::Bool(false) => None,
+        serde_json::Value::Bool(true) => Some(name.replace('_', "-")),
+        serde_json::Value::String(text) => Some(format!("{} {text}", name.replace('_', "-"))),
+        other => Some(format!("{} {other}", name.replace('_', "-"))),
+    });
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 impl Display for Report {
@@ -117,64 +137,76 @@ impl Display for Report {
         let (p, r, n) = (&self.prefill, &self.reads, &self.network);
         let row = |name: &str, count: u64, note: String| [name.to_owned(), thousands(count), note];
 
-        writeln!(f, "arrivals    {}", self.arrivals)?;
-        writeln!(f, "hold times  modelled: {}", self.hold_model)?;
-        writeln!(f, "settings    {}", self.settings)?;
-        writeln!(f, "wall time   {:.1} s", self.wall_s)?;
+        let run = [
+            ("arrivals", self.arrivals.clone()),
+            ("hold times", format!("modelled: {}", self.hold_model)),
+            ("settings", settings(&self.settings)),
+            ("wall time", format!("{:.1} s", self.wall_s)),
+        ];
+        writeln!(f, "{}", table(["run", ""], &[], run.map(|(name, what)| [name.to_owned(), what])))?;
 
-        let leases = vec![
+        let leases = [
             row("requests", self.requests, listed(&[(p.refused, "refused")])),
-            row("completed", self.completed, "every rank has read and said so".into()),
-            row(
-                "expired",
-                self.expired,
-                listed(&[(p.expired_by_crash, "because their decode engine died"), (p.overdue, "reports of an overdue lease")]),
-            ),
-            row("aborted", self.aborted, listed(&[(p.left_for_shutdown, "of them at shutdown")])),
-            row("tracked at once", self.peak_tracked, format!("at most, with {} blocks", thousands(self.peak_blocks))),
+            row("completed", self.completed, "every rank has read, and said so in time".into()),
+            row("expired", self.expired, listed(&[(p.expired_by_crash, "because their decode engine died")])),
+            row("aborted", self.aborted, listed(&[(p.left_for_shutdown, "by the shutdown")])),
+            row("overdue", p.overdue, "held past their deadline, by policy".into()),
+            row("most at once", self.peak_tracked, format!("and {} blocks", thousands(self.peak_blocks))),
         ];
         writeln!(f, "{}", table(["leases", "", ""], &[1], leases))?;
 
-        let reads = vec![
-            row("verified and used", r.used, "told that they were in time, or never told otherwise".into()),
-            row("discarded, told stale", r.told_stale, listed(&[(r.told_needlessly, "needlessly: the blocks were still there")])),
-            row("discarded, no verdict", r.unverified, listed(&[(r.resends, "messages sent again, all reads together")])),
+        let needlessly = listed(&[(r.told_needlessly, "needlessly: the blocks were still there")]);
+        let reported = format!("{} reported or lost with their engine", thousands(self.stale_reads_reported));
+        let reads = [
+            row("used", r.used, "told in time, or (fire and forget) not told otherwise".into()),
+            row("discarded, told stale", r.told_stale, needlessly),
+            row("discarded, no verdict", r.unverified, "asked in vain".into()),
             row("lost with their engine", r.died, "nothing was used".into()),
-            row("of released blocks", self.stale_reads, format!("{} of them reported", thousands(self.stale_reads_reported))),
+            row("of released blocks", self.stale_reads, reported),
         ];
-        writeln!(f, "{}", table(["reads", "", ""], &[1], reads))?;
+        writeln!(f, "{}", table(["reads", "", "says the pool, or the rank"], &[1], reads))?;
 
-        let faults = vec![
-            row("message lost", n.lost, listed(&[(r.resends, "sent again"), (r.unverified, "reads given up")])),
-            row("message doubled", n.duplicated, listed(&[(p.duplicates, "duplicate"), (p.late_completed, "late, lease completed")])),
-            row("message delayed", n.delayed, listed(&[(n.reordered, "overtaken")])),
-            row("junk sent", r.junk, listed(&[(p.malformed, "malformed"), (p.foreign, "foreign")])),
+        let aborts = p.aborts_early + p.aborts_ended + p.aborts_late;
+        let faults = [
             row(
-                "abort",
-                p.aborts_early + p.aborts_ended + p.aborts_late,
-                listed(&[(p.aborts_ended, "ended a lease"), (p.aborts_early, "before track"), (p.aborts_late, "too late")]),
+                "message lost",
+                n.lost,
+                listed(&[(r.resends, "completions sent again"), (r.unverified, "reads given up")]),
             ),
+            row(
+                "message doubled or sent again",
+                n.duplicated + r.resends,
+                listed(&[(p.duplicates, "duplicate"), (p.late_completed, "late, lease completed")]),
+            ),
+            row("message delayed", n.delayed, "no class of its own".into()),
+            row("message overtook others", n.reordered, "no class of its own".into()),
+            row("message malformed", r.junk, listed(&[(p.malformed, "malformed"), (p.foreign, "foreign")])),
             row(
                 "completion too late",
                 p.late_expired + p.late_aborted,
                 listed(&[(p.late_expired, "late, lease expired"), (p.late_aborted, "late, lease aborted")]),
             ),
-            row("completion before track", p.early, "kept for the track".into()),
+            row("completion before track", p.early, listed(&[(p.early, "early")])),
+            row(
+                "completion not countable",
+                p.unknown + p.conflicts + p.not_countable,
+                listed(&[(p.unknown, "unknown"), (p.conflicts, "conflicting"), (p.not_countable, "refused")]),
+            ),
             row(
                 "heartbeat",
                 p.heartbeats,
-                listed(&[
-                    (p.renewed, "leases renewed"),
-                    (p.renewed_early, "before track"),
-                    (p.renewed_late, "too late"),
-                ]),
+                listed(&[(p.renewed, "leases renewed"), (p.renewed_early, "early"), (p.renewed_late, "late")]),
             ),
             row(
-                "transfer by prefill",
+                "abort",
+                aborts,
+                listed(&[(p.aborts_ended, "ended a lease"), (p.aborts_early, "early"), (p.aborts_late, "late")]),
+            ),
+            row(
+                "transfer by the prefill side",
                 p.pushes + p.pushes_refused,
                 listed(&[(p.pushes_refused, "refused, lease over"), (p.pushes_failed, "guards dropped")]),
             ),
-            row("unknown or uncountable", p.unknown + p.conflicts + p.not_countable, "–".into()),
         ];
         writeln!(f, "{}", table(["fault or event", "", "found to be"], &[1], faults))?;
 

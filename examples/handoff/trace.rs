@@ -204,7 +204,9 @@ mod tests {
     fn numbers_that_cannot_be_meant_are_refused() {
         assert!(error(GOOD.replace("1025", "99999999999").as_bytes()).contains("more than 10000000 tokens"));
         assert!(error(GOOD.replace("3000", "99999999999").as_bytes()).contains("30 days"));
-        assert!(error(GOOD.replace("1025", "12").as_bytes()).contains("3 hash_ids, but input_length 12 fills 1 blocks"));
+        assert!(
+            error(GOOD.replace("1025", "12").as_bytes()).contains("3 hash_ids, but input_length 12 fills 1 blocks")
+        );
     }
 
     #[test]
