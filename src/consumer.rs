@@ -567,7 +567,7 @@ mod tests {
 
     /// Every index and counter agrees with `requests`.
     fn check(tracker: &ReadTracker) {
-        let (mut live, mut remembered, mut awaiting) = (0, 0, 0);
+        let (mut live, mut remembered, mut awaiting, mut over) = (0, 0, 0, 0);
         for (id, request) in &tracker.requests {
             let waits = |read: &Read| tracker.waiting.get(&read.agent).is_some_and(|ids| ids.contains(id));
             match request.phase {
@@ -584,6 +584,7 @@ mod tests {
                 }
                 Phase::Remembered { until, .. } => {
                     remembered += request.reads.len();
+                    over += 1;
                     assert!(!request.reads.iter().any(waits));
                     assert_eq!(tracker.remembered.get(&until), Some(id));
                 }
@@ -597,7 +598,7 @@ mod tests {
         assert_eq!(waiting, tracker.requests.values().map(unsent).sum());
         assert!(tracker.waiting.values().all(|ids| !ids.is_empty()));
         assert_eq!((live, remembered), (tracker.live_reads, tracker.remembered_reads));
-        assert_eq!(awaiting, tracker.awaiting.len());
+        assert_eq!((awaiting, over), (tracker.awaiting.len(), tracker.remembered.len()));
         assert_eq!(tracker.requests.len(), tracker.requests.values().filter(|r| !r.reads.is_empty()).count());
         assert!(live <= tracker.config.max_reads && remembered <= tracker.config.max_remembered);
     }

@@ -1,9 +1,15 @@
-//! kvlease (skeleton)
+//! kvlease
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod consumer;
+mod deadline;
 mod id;
+mod lease;
+pub mod map;
+mod reclaim;
 mod registry;
+mod segments;
+mod sync;
 mod time;
 mod tracker;
 pub mod transport;

@@ -31,8 +31,9 @@
 //! the id the last part, the reply about `x:5` would be a completion that expects five. The outcome has no
 //! colon, so prefix, id and outcome can be told apart for an id with any characters in it.
 //!
-//! Send it only to a peer that has opted in all the same: to drop what is malformed is what *this* crate
-//! does, while vLLM 0.33 lets the `ValueError` of such a message end its engine step.
+//! Send it only to a peer that has opted in all the same. What a peer does with a message that it does not
+//! know is its own affair: in vLLM 0.33, one that cannot be split or counted raises a `ValueError` inside
+//! the engine step.
 //!
 //! ```
 //! use kvlease::Outcome;
@@ -119,6 +120,12 @@ impl<'a> Heartbeat<'a> {
 }
 
 /// `KVLEASE_STALE:{id}:{outcome}`: how the producer judges a completion that it received.
+///
+/// | what [`notify`](crate::SendTracker::notify) answered | send |
+/// |---|---|
+/// | `Late(Expired)`, `Late(Aborted)` | that outcome |
+/// | `Counted`, `Completed`, `Duplicate` | `Completed`, if the consumer waits for verdicts |
+/// | `Late(Completed)` | nothing: a repetition needs no answer, and one consumer too many no confirmation |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StaleReply<'a> {
     /// The request; never empty.

@@ -1,0 +1,325 @@
+//! A lease in memory: its [word](super::word), who has notified, and the payload.
+//!
+//! The word decides. The consumer set only tells a repeated message from a new one, and the payload is
+//! taken by whoever made the transition after which nobody else can: the end of a lease without
+//! transfers, the end of its last transfer, or the claim of a release that was left behind.
+
+use super::word::{
+    AbortEffect, ArmEffect, BeginEffect, Count, End, EndEffect, ExpectEffect, MAX_CONSUMERS, NotifyEffect, RenewEffect,
+    Step, SweepEffect, Word,
+};
+use crate::ConsumerId;
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, UnsafeCell};
+use std::ptr;
+
+pub(crate) struct LeaseEntry<P> {
+    word: AtomicU64,
+    /// In ms: while the entry is early, when it is dropped; afterwards, when it was tracked. Written at
+    /// creation and by the one `track` that arms it.
+    stamp: AtomicU64,
+    weight: AtomicU32,
+    /// A consumer of the decode engine that it waits for, or 0.
+    waits_for: AtomicU32,
+    consumers: ConsumerSet,
+    payload: UnsafeCell<Option<P>>,
+}
+
+// SAFETY: the payload is written by one thread before it publishes the lease, and taken by one thread, as
+// said at the head of the module; nobody else looks at it. So sharing an entry at most sends a payload.
+unsafe impl<P: Send> Sync for LeaseEntry<P> {}
+
+/// What became of a notification at this entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Notify {
+    Effect(NotifyEffect),
+    Duplicate(Count),
+}
+
+impl<P> LeaseEntry<P> {
+    /// A lease that runs (or, with a word to that effect and no payload, one that has ended at once).
+    pub(crate) fn new(word: Word, now: u64, weight: u32, waits_for: Option<ConsumerId>, payload: Option<P>) -> Self {
+        LeaseEntry {
+            word: AtomicU64::new(word.0),
+            stamp: AtomicU64::new(now),
+            weight: AtomicU32::new(weight),
+            waits_for: AtomicU32::new(waits_for.map_or(0, ConsumerId::get)),
+            consumers: ConsumerSet::new(),
+            payload: UnsafeCell::new(payload),
+        }
+    }
+
+    /// A placeholder for a lease of which a message came first; dropped at `drop_at`.
+    pub(crate) fn early(drop_at: u64) -> Self {
+        Self::new(Word::EARLY, drop_at, 0, None, None)
+    }
+
+    /// The payload of an entry that was never published.
+    pub(crate) fn into_payload(self) -> Option<P> {
+        // SAFETY: `self` is owned.
+        self.payload.with_mut(|payload| unsafe { (*payload).take() })
+    }
+
+    pub(crate) fn load(&self) -> Word {
+        // Acquire: pairs with the Release of `apply`, so that what the word says is there (the stamp and
+        // the weight of an armed entry) is seen.
+        Word(self.word.load(Ordering::Acquire))
+    }
+
+    /// The one loop around the pure functions. Lock-free: an exchange fails only because another one has
+    /// succeeded. The word is changed in no other way.
+    fn apply<E>(&self, step: impl Fn(Word) -> Step<E>) -> E {
+        let mut seen = self.load();
+        loop {
+            match step(seen) {
+                Step::Keep(effect) => return effect,
+                // AcqRel: Release hands on what this thread did before (the payload written by the armer, the
+                // reads of the blocks by a consumer or a transfer); Acquire is the partner of that for
+                // whoever takes the payload. Acquire on failure: the next step looks at what is there.
+                Step::Change(new, effect) => {
+                    match self.word.compare_exchange(seen.0, new.0, Ordering::AcqRel, Ordering::Acquire) {
+                        Ok(_) => return effect,
+                        Err(now) => seen = Word(now),
+                    }
+                }
+            }
+        }
+    }
+
+    /// `consumer` has read.
+    pub(crate) fn notify(&self, consumer: ConsumerId, told: u32, tombstone_until: u64) -> Notify {
+        let word = self.load();
+        if let Some(outcome) = word.outcome() {
+            return Notify::Effect(NotifyEffect::Late(outcome));
+        }
+        if word.seen() == MAX_CONSUMERS && !self.consumers.contains(consumer) {
+            // Before it takes room in the set.
+            return Notify::Effect(NotifyEffect::TooMany);
+        }
+        if !self.consumers.insert(consumer) {
+            let word = self.load();
+            return match (word.outcome(), word.phase()) {
+                (Some(outcome), _) => Notify::Effect(NotifyEffect::Late(outcome)),
+                (None, super::word::Phase::Gone) => Notify::Effect(NotifyEffect::Gone),
+                (None, _) => Notify::Duplicate(word.count()),
+            };
+        }
+        self.learn(consumer);
+        Notify::Effect(self.apply(|word| word.notify(told, tombstone_until)))
+    }
+
+    pub(crate) fn set_expected(&self, expected: u32, tombstone_until: u64) -> ExpectEffect {
+        self.apply(|word| word.set_expected(expected, tombstone_until))
+    }
+
+    pub(crate) fn renew(&self, deadline: u64, by: Option<ConsumerId>, now: u64) -> RenewEffect {
+        if let Some(consumer) = by {
+            self.learn(consumer);
+        }
+        self.apply(|word| word.renew(deadline, now))
+    }
+
+    pub(crate) fn abort(&self, tombstone_until: u64) -> AbortEffect {
+        self.apply(|word| word.abort(tombstone_until))
+    }
+
+    pub(crate) fn expire(&self, tombstone_until: u64) -> AbortEffect {
+        self.apply(|word| word.expire(tombstone_until))
+    }
+
+    pub(crate) fn sweep(&self, now: u64, hold: bool, tombstone_until: u64) -> SweepEffect {
+        // The stamp is read after the word: if the entry was armed in between, the exchange fails.
+        self.apply(|word| word.sweep(now, self.stamp(), hold, tombstone_until))
+    }
+
+    /// When a sweep has something to do with this entry.
+    pub(crate) fn due(&self) -> u64 {
+        self.load().due(self.stamp())
+    }
+
+    pub(crate) fn begin_transfer(&self) -> BeginEffect {
+        self.apply(Word::begin_transfer)
+    }
+
+    pub(crate) fn end_transfer(&self, claim: bool, tombstone_until: u64) -> EndEffect {
+        self.apply(|word| word.end_transfer(claim, tombstone_until))
+    }
+
+    /// Drops an early entry that waits for a `track`, whatever the time.
+    pub(crate) fn drop_early(&self) -> bool {
+        self.apply(|word| word.sweep(u64::MAX, 0, true, 0).only_early()) == SweepEffect::EarlyDropped
+    }
+
+    /// Claims an early entry for a `track`.
+    pub(crate) fn arm(&self) -> ArmEffect {
+        self.apply(Word::arm)
+    }
+
+    /// The second half of a `track` on an early entry, by the caller whose [`arm`](Self::arm) succeeded.
+    pub(crate) fn finish_arming(
+        &self,
+        deadline: u64,
+        expected: Option<u32>,
+        now: u64,
+        weight: u32,
+        waits_for: Option<ConsumerId>,
+        payload: P,
+        tombstone_until: u64,
+    ) -> (Word, Option<End>) {
+        // SAFETY: while the phase is `Arming`, the payload is the armer's alone.
+        self.payload.with_mut(|at| unsafe { *at = Some(payload) });
+        // Relaxed: published by the exchange below.
+        self.stamp.store(now, Ordering::Relaxed);
+        self.weight.store(weight, Ordering::Relaxed);
+        if let Some(consumer) = waits_for {
+            self.waits_for.swap(consumer.get(), Ordering::Relaxed);
+        }
+        self.apply(|word| {
+            let (new, end) = word.finish_arming(deadline, expected, tombstone_until);
+            Step::Change(new, (new, end))
+        })
+    }
+
+    /// Takes the payload.
+    ///
+    /// # Safety
+    /// The caller made the transition that released it: an [`End`] with `released`, a
+    /// [`EndEffect::Release`] or a [`SweepEffect::Claimed`] of this entry.
+    pub(crate) unsafe fn take_payload(&self) -> Option<P> {
+        // SAFETY: such a transition is made once per lease; its Acquire orders this after the write.
+        self.payload.with_mut(|payload| unsafe { (*payload).take() })
+    }
+
+    /// In ms; when the lease was tracked, or when the early entry is dropped.
+    pub(crate) fn stamp(&self) -> u64 {
+        // Relaxed: the word was read before, see `load`.
+        self.stamp.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn weight(&self) -> u32 {
+        // Relaxed: as for the stamp.
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn waits_for(&self) -> Option<ConsumerId> {
+        // Relaxed: a consumer learned a moment ago may be missed; its lease then ends by its deadline.
+        ConsumerId::new(self.waits_for.load(Ordering::Relaxed))
+    }
+
+    fn learn(&self, consumer: ConsumerId) {
+        // Relaxed, both: a word of its own that says nothing about other memory. The load keeps repeated
+        // heartbeats from writing.
+        if self.waits_for.load(Ordering::Relaxed) == 0 {
+            let _ = self.waits_for.compare_exchange(0, consumer.get(), Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Step<SweepEffect> {
+    /// Leaves everything but the drop of an early entry undone.
+    fn only_early(self) -> Self {
+        match self {
+            Step::Change(_, SweepEffect::EarlyDropped) => self,
+            _ => Step::Keep(SweepEffect::NotBefore(0)),
+        }
+    }
+}
+
+const INLINE: usize = if cfg!(kvlease_loom) { 1 } else { 8 };
+const CHUNK: usize = if cfg!(kvlease_loom) { 1 } else { 30 };
+
+/// A grow-only set of consumers: eight inline, then chunks of thirty.
+///
+/// Insert-only linear scan: each place is claimed once, by compare-exchange, in order, so of two threads
+/// that insert the same consumer one claims a place, and the other one finds it there.
+struct ConsumerSet {
+    inline: [AtomicU32; INLINE],
+    more: AtomicPtr<Chunk>,
+}
+
+struct Chunk {
+    ids: [AtomicU32; CHUNK],
+    more: AtomicPtr<Chunk>,
+}
+
+enum Scan {
+    Inserted,
+    Present,
+    Absent,
+}
+
+impl ConsumerSet {
+    fn new() -> Self {
+        ConsumerSet { inline: std::array::from_fn(|_| AtomicU32::new(0)), more: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// True if it was not there.
+    fn insert(&self, consumer: ConsumerId) -> bool {
+        match self.scan(consumer.get(), true) {
+            Scan::Inserted => true,
+            Scan::Present | Scan::Absent => false,
+        }
+    }
+
+    fn contains(&self, consumer: ConsumerId) -> bool {
+        matches!(self.scan(consumer.get(), false), Scan::Present)
+    }
+
+    fn scan(&self, id: u32, insert: bool) -> Scan {
+        let mut ids: &[AtomicU32] = &self.inline;
+        let mut more = &self.more;
+        loop {
+            for place in ids {
+                // Relaxed, all of it: a place is a word of its own; the set says nothing about other memory.
+                let mut seen = place.load(Ordering::Relaxed);
+                if seen == 0 {
+                    if !insert {
+                        return Scan::Absent;
+                    }
+                    match place.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed) {
+                        Ok(_) => return Scan::Inserted,
+                        Err(now) => seen = now,
+                    }
+                }
+                if seen == id {
+                    return Scan::Present;
+                }
+            }
+            // Acquire: pairs with the Release below.
+            let mut next = more.load(Ordering::Acquire);
+            if next.is_null() {
+                if !insert {
+                    return Scan::Absent;
+                }
+                let new = Box::into_raw(Box::new(Chunk {
+                    ids: std::array::from_fn(|_| AtomicU32::new(0)),
+                    more: AtomicPtr::new(ptr::null_mut()),
+                }));
+                // Release: publishes the chunk. Acquire on failure: we go on in the other's.
+                match more.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => next = new,
+                    Err(other) => {
+                        // SAFETY: made above, and not published.
+                        drop(unsafe { Box::from_raw(new) });
+                        next = other;
+                    }
+                }
+            }
+            // SAFETY: published, never changed, and freed only with the set.
+            let chunk = unsafe { &*next };
+            ids = &chunk.ids;
+            more = &chunk.more;
+        }
+    }
+}
+
+impl Drop for ConsumerSet {
+    fn drop(&mut self) {
+        // Relaxed, both: `&mut self`.
+        let mut at = self.more.load(Ordering::Relaxed);
+        while !at.is_null() {
+            // SAFETY: each chunk is a box that this set owns alone.
+            let chunk = unsafe { Box::from_raw(at) };
+            at = chunk.more.load(Ordering::Relaxed);
+        }
+    }
+}

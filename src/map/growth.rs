@@ -1,0 +1,239 @@
+//! Growth: a larger index takes over bucket by bucket, moved by whoever comes by. Nobody waits.
+//!
+//! Entries never move, only references to them are copied. At any time there is a *current* index and,
+//! while a move is on, a *next* one:
+//!
+//! ```text
+//! bucket of the current index:   open ----> FROZEN ------------------------------> MOVED
+//!                                   (no more inserts here)   (copy references)      (look in the next index)
+//! ```
+//!
+//! * Until a bucket is MOVED it alone answers for its keys: look-ups read it, and nobody inserts such a
+//!   key into the next index. After that the next index alone answers. So there is never a moment at
+//!   which two inserts of equal keys could go to different places.
+//! * Whoever wants to insert into a bucket that is not yet moved moves it first, and some others on the
+//!   way. To move is idempotent, and any number of threads may do it at once: a reference is placed in
+//!   the next index only if it is not there.
+//! * The last bucket moved promotes the next index to current and retires the old one through the epoch.
+//! * A thread that stalls in the middle of a move delays nobody's operations. It may delay the promotion,
+//!   hence the next growth; meanwhile full buckets are continued by further levels.
+//!
+//! **Removal during a move.** A remover kills the slot, then clears the reference from the current index
+//! and then from the next, if there is one. A mover must not leave a copy behind that the remover could
+//! not see. It ends its copy with an exchange that expects the header it copied from:
+//!
+//! * if a place was cleared meanwhile, the exchange fails, and the mover takes the copy back;
+//! * if the exchange succeeds, any later clearing comes after MOVED, and its remover, which reads the
+//!   next pointer after it, sees the next index and the copy in it;
+//! * if somebody else has finished the move first, a reference that the mover has placed may have been
+//!   removed everywhere before: the mover asks each such slot's `meta` by a read-modify-write. Either
+//!   that sees the death, and the mover takes the copy back, or the remover's exchange comes later and
+//!   sees the copy.
+//!
+//! In each case this happens under the mover's guard, so the slot is not used again before.
+
+use super::index::{Bucket, Index, MAX_BUCKETS, Placed, Ref};
+use crate::reclaim::Guard;
+use crate::sync::{AtomicPtr, Ordering};
+
+/// Buckets that each insert moves on the way, while a move is on.
+const HELP: usize = if cfg!(kvlease_loom) { 1 } else { 8 };
+
+/// Grow when there are more entries than this for each bucket (six fit without a spill line).
+const MAX_LOAD: usize = 3;
+
+/// The indexes of one map: the current one and, while a move is on, its successor.
+pub(super) struct Indexes {
+    current: AtomicPtr<Index>,
+}
+
+impl Indexes {
+    pub(super) fn new(buckets: usize) -> Self {
+        Indexes { current: AtomicPtr::new(Box::into_raw(Index::new(buckets))) }
+    }
+
+    /// The index at which every operation starts.
+    #[inline(always)]
+    pub(super) fn current<'g>(&'g self, _guard: &'g Guard) -> &'g Index {
+        // Acquire: pairs with the Release in `promote`.
+        let current = self.current.load(Ordering::Acquire);
+        // SAFETY: never null; an index that was current is retired through the epoch after it was
+        // replaced, so it outlives the guard.
+        unsafe { &*current }
+    }
+
+    /// The index into which keys with these hash bits are inserted, its buckets moved as far as need be.
+    pub(super) fn newest<'g>(&'g self, hash_bits: u32, alive: &dyn Fn(Ref) -> bool, guard: &'g Guard) -> &'g Index {
+        let mut index = self.current(guard);
+        while let Some(next) = index.next() {
+            self.move_bucket(index, next, index.bucket(hash_bits), alive, guard);
+            self.help(index, next, alive, guard);
+            index = next;
+        }
+        index
+    }
+
+    /// Starts a move if the index has become too small, or too many of its buckets have several levels.
+    ///
+    /// Only the current index may have a successor: a move into an index that is itself being moved could
+    /// find its bucket frozen.
+    #[cold]
+    pub(super) fn consider_growth(&self, index: &Index, entries: usize, guard: &Guard) {
+        if index.next().is_some() || !std::ptr::eq(index, self.current(guard)) {
+            return;
+        }
+        if entries > MAX_LOAD * index.len() && index.len() < MAX_BUCKETS {
+            index.set_next(Index::new(index.len() * 2));
+        } else if index.levels() > 8 + entries / 4 {
+            // Chains of levels that churn has emptied: a fresh index of the same size.
+            index.set_next(Index::new(index.len()));
+        }
+    }
+
+    /// Clears `reference` wherever it is. Afterwards no index shows it as valid, but for a moment in which
+    /// a mover that is still under its guard has to take it back.
+    pub(super) fn unlink(&self, reference: Ref, guard: &Guard) {
+        unlink_from(self.current(guard), reference);
+    }
+
+    /// Moves some buckets that have not been moved yet.
+    fn help(&self, index: &Index, next: &Index, alive: &dyn Fn(Ref) -> bool, guard: &Guard) {
+        // Relaxed: only spreads the work. It goes round: should a helper have stalled, others come to its
+        // buckets in the next round.
+        let start = index.cursor.fetch_add(HELP, Ordering::Relaxed);
+        for i in start..start + HELP {
+            self.move_bucket(index, next, index.bucket(i as u32), alive, guard);
+        }
+    }
+
+    /// Sees to it that this bucket of `index` is moved to `next`.
+    fn move_bucket(&self, index: &Index, next: &Index, first: &Bucket, alive: &dyn Fn(Ref) -> bool, guard: &Guard) {
+        if first.load().is_moved() {
+            return;
+        }
+        // Frozen from the first level to the last: a frozen level cannot be sealed any more, so the one
+        // that is not sealed is the last. Moved from the last to the first, for it is the first that
+        // sends look-ups to the next index.
+        let mut header = first.freeze();
+        let mut rest = Vec::new();
+        let mut level = first;
+        while header.is_sealed() {
+            let Some(below) = level.next_level() else { break };
+            header = below.freeze();
+            rest.push(below);
+            level = below;
+        }
+        for level in rest.into_iter().rev() {
+            move_level(level, next, alive);
+        }
+        // AcqRel: the promoter's exchange comes after all moves.
+        if move_level(first, next, alive) && index.moved.fetch_add(1, Ordering::AcqRel) + 1 == index.len() {
+            self.promote(index, guard);
+        }
+    }
+
+    /// Makes the successor current. Called once for each index, by the thread that moved its last bucket.
+    fn promote(&self, index: &Index, guard: &Guard) {
+        let old = std::ptr::from_ref(index).cast_mut();
+        // Release: pairs with `current`. It cannot fail: only the promoter of the current index changes it.
+        let promoted =
+            self.current.compare_exchange(old, index.next_ptr(), Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        debug_assert!(promoted);
+        if promoted {
+            let old = Retired(old);
+            guard.defer(move || {
+                let Retired(old) = { old };
+                // SAFETY: a box, unreachable since the exchange above, and no guard from before is left.
+                drop(unsafe { Box::from_raw(old) });
+            });
+            guard.flush();
+        }
+    }
+}
+
+struct Retired(*mut Index);
+// SAFETY: `Index` is `Send`, and the pointer is its owner.
+unsafe impl Send for Retired {}
+
+/// Moves the frozen `level`; true if this call was the one that finished it.
+fn move_level(level: &Bucket, next: &Index, alive: &dyn Fn(Ref) -> bool) -> bool {
+    // What this thread has placed in `next` and is responsible for.
+    let mut placed = [Ref(0); super::index::PLACES];
+    let mut count = 0;
+    let mut seen = level.load();
+    loop {
+        if seen.is_moved() {
+            // Somebody else was faster, and what we placed may have been removed before we did.
+            for reference in placed[..count].iter().filter(|r| !alive(**r)) {
+                unlink_from(next, *reference);
+            }
+            return false;
+        }
+        for place in seen.valid() {
+            // A frozen bucket admits nobody: a place valid in `seen` still holds what it held.
+            let reference = level.reference(place);
+            if !placed[..count].contains(&reference) && copy(next, reference, alive) {
+                placed[count] = reference;
+                count += 1;
+            }
+        }
+        match level.finish_move(seen) {
+            Ok(_) => return true,
+            Err(now) => {
+                // Take back what has been cleared meanwhile.
+                let mut kept = 0;
+                for i in 0..count {
+                    let reference = placed[i];
+                    if now.valid().any(|place| level.reference(place) == reference) {
+                        placed[kept] = reference;
+                        kept += 1;
+                    } else {
+                        unlink_from(next, reference);
+                    }
+                }
+                count = kept;
+                seen = now;
+            }
+        }
+    }
+}
+
+/// Places a copy of `reference` unless there is one. True if it did.
+fn copy(next: &Index, reference: Ref, alive: &dyn Fn(Ref) -> bool) -> bool {
+    let placed = next.place(
+        reference,
+        |level, seen| seen.valid().any(|place| level.reference(place) == reference).then_some(()),
+        |other| !alive(other),
+    );
+    // Frozen: `next` is current by now, so this move is over.
+    matches!(placed, Placed::Done { .. })
+}
+
+/// Clears `reference` from `index` and from those after it.
+fn unlink_from(mut index: &Index, reference: Ref) {
+    loop {
+        let mut level = index.bucket(reference.hash_bits());
+        while level.remove(reference).is_sealed() {
+            let Some(next) = level.next_level() else { break };
+            level = next;
+        }
+        // After the clearing: see "Removal during a move".
+        match index.next() {
+            Some(next) => index = next,
+            None => return,
+        }
+    }
+}
+
+impl Drop for Indexes {
+    fn drop(&mut self) {
+        // Relaxed: `&mut self`.
+        let mut at = self.current.load(Ordering::Relaxed);
+        while !at.is_null() {
+            // SAFETY: the current index and its successors are boxes that nothing else owns; no guard
+            // borrows the map any more.
+            let index = unsafe { Box::from_raw(at) };
+            at = index.next_ptr();
+        }
+    }
+}

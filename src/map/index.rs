@@ -1,0 +1,538 @@
+//! The index: an array of cache-line buckets of references to slots.
+//!
+//! ```text
+//! bucket (64 B)   | header | spill | ref | ref | ref | ref | ref | ref |     places 0..6
+//!                              |
+//! spill line (64 B)            +-> | next | ref | ref | ref | ref | ref | ref | ref |     places 6..13
+//!                                     |
+//! next level: a bucket again          +-> | header | spill | ref ...
+//!
+//! header    version:35 | MOVED | FROZEN | SEALED | 13 places of 2 bits: empty, reserved, valid
+//! reference hash:28 | generation:4 | slot:32
+//! ```
+//!
+//! **A reference is only a hint; the slot's `meta` word decides.** A reader follows each valid reference
+//! whose hash bits match and asks the slot whether that generation is live. So a reference that is
+//! stale or doubled does no harm.
+//!
+//! **An insert is valid from one compare-exchange on the header**, as in DLHT (Katsarakis, Gavrielatos,
+//! Ntarmos, HPDC 2024): it reserves an empty place, writes the reference there, and makes the place valid
+//! by an exchange that also raises the version. It has looked for an equal key under the header value
+//! that the exchange expects; a rival that became valid in between has raised the version, so the
+//! exchange fails, and the insert looks again. Two equal keys cannot both get in, whoever stalls where.
+//! A stalled reservation only wastes its place.
+//!
+//! **A bucket whose 13 places are taken is sealed** and continued by a next level: a sealed header admits
+//! nobody, so to look through the sealed levels first and exchange on the last one is as good as one
+//! header. This happens when many keys share their hash bits (a poor hasher) or, rarely, by chance;
+//! growth and rebuilds dissolve it.
+//!
+//! A place is cleared by an exchange of valid for empty, at any time, by anyone who saw that the slot is
+//! dead. A place word is written only by the thread that has it reserved.
+
+use crate::segments::{Segments, ZeroInit, alloc_segment, free_segment};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::ptr;
+
+/// References in a bucket, and in its spill line. Fewer under loom, so that a small model reaches them.
+const IN_BUCKET: usize = if cfg!(kvlease_loom) { 2 } else { 6 };
+const IN_SPILL: usize = if cfg!(kvlease_loom) { 1 } else { 7 };
+pub(super) const PLACES: usize = IN_BUCKET + IN_SPILL;
+
+/// How many bits of the hash a reference carries; they alone choose the bucket.
+const HASH_BITS: u32 = 28;
+
+/// The most buckets an index can have.
+pub(super) const MAX_BUCKETS: usize = 1 << HASH_BITS;
+
+/// The part of a hash that the index uses. Multiplied first, so that hashers that leave their high bits
+/// poor (an identity hash of small integers, say) do not put everything into one bucket.
+#[inline(always)]
+pub(super) fn hash_bits(hash: u64) -> u32 {
+    (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - HASH_BITS)) as u32
+}
+
+/// A reference to a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ref(pub(super) u64);
+
+impl Ref {
+    pub(super) fn new(hash_bits: u32, generation: u32, slot: u32) -> Self {
+        Ref((hash_bits as u64) << 36 | (generation as u64 & 15) << 32 | slot as u64)
+    }
+
+    #[inline(always)]
+    pub(super) fn hash_bits(self) -> u32 {
+        (self.0 >> 36) as u32
+    }
+
+    #[inline(always)]
+    pub(super) fn slot(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Whether it was made for this generation of its slot. Four bits suffice, see `slots`.
+    #[inline(always)]
+    pub(super) fn is_of(self, generation: u32) -> bool {
+        (self.0 >> 32 & 15) as u32 == generation & 15
+    }
+}
+
+/// A value of a bucket's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header(u64);
+
+const SEALED: u64 = 1 << 26;
+const FROZEN: u64 = 1 << 27;
+const MOVED: u64 = 1 << 28;
+const VERSION: u64 = 1 << 29;
+const _: () = assert!(2 * PLACES <= 26);
+
+impl Header {
+    /// Full: continued by a next level, admits nobody.
+    #[inline(always)]
+    pub(super) fn is_sealed(self) -> bool {
+        self.0 & SEALED != 0
+    }
+
+    /// A newer index exists and this bucket is being moved there: admits nobody.
+    #[inline(always)]
+    pub(super) fn is_frozen(self) -> bool {
+        self.0 & FROZEN != 0
+    }
+
+    /// All that was valid here is in the next index; look there.
+    #[inline(always)]
+    pub(super) fn is_moved(self) -> bool {
+        self.0 & MOVED != 0
+    }
+
+    /// Raised whenever a place becomes valid. Wraps after 2³⁵ inserts into one bucket: an insert would
+    /// have to sleep through exactly that many between its look and its exchange to be fooled.
+    pub(super) fn version(self) -> u64 {
+        self.0 / VERSION
+    }
+
+    /// The valid places, in order.
+    #[inline(always)]
+    pub(super) fn valid(self) -> ValidPlaces {
+        ValidPlaces(self.0 >> 1 & 0x0155_5555)
+    }
+
+    #[inline(always)]
+    pub(super) fn is_valid(self, place: usize) -> bool {
+        self.0 >> (2 * place) & 2 != 0
+    }
+
+    fn first_empty(self) -> Option<usize> {
+        let taken = (self.0 | self.0 >> 1) & 0x0155_5555;
+        let place = (!taken & 0x0155_5555).trailing_zeros() as usize / 2;
+        (place < PLACES).then_some(place)
+    }
+}
+
+pub(super) struct ValidPlaces(u64);
+
+impl Iterator for ValidPlaces {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let place = self.0.trailing_zeros() as usize / 2;
+        self.0 &= self.0 - 1;
+        Some(place)
+    }
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+pub(super) struct Bucket {
+    header: AtomicU64,
+    spill: AtomicPtr<Spill>,
+    refs: [AtomicU64; IN_BUCKET],
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Spill {
+    next: AtomicPtr<Bucket>,
+    refs: [AtomicU64; IN_SPILL],
+}
+
+// SAFETY: zero is the default of each atomic (null for the pointers); no drop glue.
+unsafe impl ZeroInit for Bucket {}
+// SAFETY: as above.
+unsafe impl ZeroInit for Spill {}
+
+impl Bucket {
+    #[inline(always)]
+    pub(super) fn load(&self) -> Header {
+        // Acquire: pairs with the Release of every exchange below: whoever sees a place valid sees the
+        // reference in it, the slot behind it, and the spill line it may lie in; whoever sees SEALED
+        // sees the next level; whoever sees FROZEN or MOVED sees the next index.
+        Header(self.header.load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    fn exchange(&self, seen: Header, new: u64) -> Result<Header, Header> {
+        // AcqRel: Release as said in `load`; Acquire because the exchange is the winner's look, too.
+        match self.header.compare_exchange(seen.0, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(Header(new)),
+            Err(now) => Err(Header(now)),
+        }
+    }
+
+    /// The reference in a place that was valid in a header seen under the caller's guard. It may have
+    /// been overwritten since by one that is not valid yet.
+    #[inline(always)]
+    pub(super) fn reference(&self, place: usize) -> Ref {
+        // Acquire: pairs with the Release in `reserve`, so that the look at the header that confirms
+        // this reference is not older than its reservation.
+        match self.place(place) {
+            Some(place) => Ref(place.load(Ordering::Acquire)),
+            None => Ref(u64::MAX), // never: a place in a spill line is valid only after the line is there
+        }
+    }
+
+    #[inline(always)]
+    fn place(&self, place: usize) -> Option<&AtomicU64> {
+        match self.refs.get(place) {
+            None => self.spill_line()?.refs.get(place - IN_BUCKET),
+            found => found,
+        }
+    }
+
+    fn spill_line(&self) -> Option<&Spill> {
+        // Acquire: pairs with the Release in `Index::spill`.
+        let spill = self.spill.load(Ordering::Acquire);
+        // SAFETY: null, or published by `Index::spill` from the segments of the index that this bucket
+        // belongs to, which live as long as the bucket does.
+        unsafe { spill.as_ref() }
+    }
+
+    /// The level that continues this sealed bucket.
+    pub(super) fn next_level(&self) -> Option<&Bucket> {
+        // Acquire: pairs with the Release in `Index::seal`.
+        let next = self.spill_line()?.next.load(Ordering::Acquire);
+        // SAFETY: as for the spill line.
+        unsafe { next.as_ref() }
+    }
+
+    /// Whether `place` is valid now and holds this very reference, that is: was validated with it.
+    ///
+    /// `reference` was read from `place` under the caller's guard. The two looks are enough: the
+    /// reference was written after the place was reserved for it, so the header seen here is of that
+    /// reservation or later; and if it were of a later one, the place would no longer hold this
+    /// reference, which nobody writes twice.
+    #[inline]
+    pub(super) fn confirm(&self, place: usize, reference: Ref) -> bool {
+        self.load().is_valid(place) && self.reference(place) == reference
+    }
+
+    /// Reserves an empty place and writes the reference there. Fails when the header has changed.
+    pub(super) fn reserve(&self, seen: Header, place: usize, reference: Ref) -> Result<Header, Header> {
+        let reserved = self.exchange(seen, seen.0 | 1 << (2 * place))?;
+        if let Some(at) = self.place(place) {
+            // Release: pairs with the Acquire in `reference`. Not a read-modify-write and need not be:
+            // the reservation makes us the only writer.
+            at.store(reference.0, Ordering::Release);
+        }
+        Ok(reserved)
+    }
+
+    /// Makes a reserved place valid: the moment at which an insert can no longer lose to an equal key.
+    pub(super) fn validate(&self, seen: Header, place: usize) -> Result<Header, Header> {
+        self.exchange(seen, (seen.0 ^ 3 << (2 * place)).wrapping_add(VERSION))
+    }
+
+    /// Gives a reserved place up.
+    pub(super) fn unreserve(&self, place: usize) {
+        // AcqRel: keeps the release sequence of the header. The two bits are 01 and ours.
+        self.header.fetch_and(!(3 << (2 * place)), Ordering::AcqRel);
+    }
+
+    /// Clears a valid place if the header is still as seen.
+    fn clear(&self, seen: Header, place: usize) -> Result<Header, Header> {
+        self.exchange(seen, seen.0 & !(3 << (2 * place)))
+    }
+
+    /// Clears the place that holds this reference, if one does. Gives the last header seen.
+    pub(super) fn remove(&self, reference: Ref) -> Header {
+        let mut seen = self.load();
+        // A place that was valid in `seen` holds what it held then until the exchange has succeeded.
+        while let Some(place) = seen.valid().find(|place| self.reference(*place) == reference) {
+            match self.clear(seen, place) {
+                Ok(now) => return now,
+                Err(now) => seen = now,
+            }
+        }
+        seen
+    }
+
+    /// Admits nobody from now on.
+    pub(super) fn freeze(&self) -> Header {
+        // AcqRel: Release publishes the next index to whoever sees FROZEN; Acquire for the references.
+        Header(self.header.fetch_or(FROZEN, Ordering::AcqRel) | FROZEN)
+    }
+
+    /// Says that everything valid in `seen` is in the next index.
+    pub(super) fn finish_move(&self, seen: Header) -> Result<Header, Header> {
+        self.exchange(seen, seen.0 | MOVED)
+    }
+}
+
+/// What [`Index::place`] did.
+pub(super) enum Placed<T> {
+    /// The reference is valid. Says whether it needed a spill line or another level.
+    Done {
+        /// Not among the bucket's own six.
+        spilled: bool,
+    },
+    /// The caller's look found this instead.
+    Found(T),
+    /// The bucket admits nobody any more, because a newer index exists.
+    Frozen,
+}
+
+pub(super) struct Index {
+    buckets: *mut Bucket,
+    mask: u32,
+    spills: Segments<Spill>,
+    spill_count: AtomicU32,
+    levels: Segments<Bucket>,
+    level_count: AtomicU32,
+    /// The index that takes over from this one.
+    next: AtomicPtr<Index>,
+    /// Where helpers go on moving buckets, and how many have been moved: see `growth`.
+    pub(super) cursor: AtomicUsize,
+    pub(super) moved: AtomicUsize,
+}
+
+// SAFETY: all shared state is atomic; `buckets` is owned.
+unsafe impl Send for Index {}
+// SAFETY: as above.
+unsafe impl Sync for Index {}
+
+impl Index {
+    /// An empty index; `buckets` is rounded up to a power of two.
+    pub(super) fn new(buckets: usize) -> Box<Self> {
+        let buckets = buckets.clamp(1, MAX_BUCKETS).next_power_of_two();
+        Box::new(Index {
+            buckets: alloc_segment(buckets),
+            mask: (buckets - 1) as u32,
+            spills: Segments::new(),
+            spill_count: AtomicU32::new(0),
+            levels: Segments::new(),
+            level_count: AtomicU32::new(0),
+            next: AtomicPtr::new(ptr::null_mut()),
+            cursor: AtomicUsize::new(0),
+            moved: AtomicUsize::new(0),
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.mask as usize + 1
+    }
+
+    /// How many levels beyond the first have been added.
+    pub(super) fn levels(&self) -> usize {
+        // Relaxed: a hint for growth.
+        self.level_count.load(Ordering::Relaxed) as usize
+    }
+
+    /// The bucket for these hash bits, which may have any higher bits set.
+    #[inline(always)]
+    pub(super) fn bucket(&self, hash_bits: u32) -> &Bucket {
+        // SAFETY: `buckets` has `mask + 1` initialised elements and lives as long as `self`.
+        unsafe { &*self.buckets.add((hash_bits & self.mask) as usize) }
+    }
+
+    pub(super) fn next(&self) -> Option<&Index> {
+        // Acquire: pairs with the Release in `set_next`.
+        let next = self.next.load(Ordering::Acquire);
+        // SAFETY: null, or a box given to `set_next`, which is retired through the epoch only after this
+        // index was; the caller's guard keeps this index, hence that one.
+        unsafe { next.as_ref() }
+    }
+
+    /// The next index as a pointer, for its promotion.
+    pub(super) fn next_ptr(&self) -> *mut Index {
+        // Acquire: as in `next`.
+        self.next.load(Ordering::Acquire)
+    }
+
+    /// Starts the move to `new`, unless another one has been started.
+    pub(super) fn set_next(&self, new: Box<Index>) {
+        let new = Box::into_raw(new);
+        // Release: publishes the new index to `next`. A read-modify-write, as all accesses that change it.
+        if self.next.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            // SAFETY: made above, and not published.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+
+    /// Makes `reference` valid in its bucket, unless `look`, which is asked about the state in which it
+    /// would become so, finds something against it.
+    ///
+    /// Lock-free: an exchange fails only because another one on the same header has succeeded.
+    pub(super) fn place<T>(
+        &self,
+        reference: Ref,
+        mut look: impl FnMut(&Bucket, Header) -> Option<T>,
+        is_dead: impl Fn(Ref) -> bool,
+    ) -> Placed<T> {
+        let mut level = self.bucket(reference.hash_bits());
+        let mut first = true;
+        let mut seen = level.load();
+        loop {
+            if seen.is_frozen() {
+                return Placed::Frozen;
+            }
+            if let Some(found) = look(level, seen) {
+                return Placed::Found(found);
+            }
+            if seen.is_sealed() {
+                // A sealed level only ever loses entries, so what was looked for there is settled.
+                let Some(next) = level.next_level() else { continue };
+                level = next;
+                first = false;
+                seen = level.load();
+                continue;
+            }
+            let Some(place) = seen.first_empty() else {
+                seen = self.make_room(level, seen, &is_dead);
+                continue;
+            };
+            if place >= IN_BUCKET {
+                self.spill(level);
+            }
+            let reserved = match level.reserve(seen, place, reference) {
+                Ok(reserved) => reserved,
+                Err(now) => {
+                    seen = now;
+                    continue;
+                }
+            };
+            seen = reserved;
+            loop {
+                match level.validate(seen, place) {
+                    Ok(_) => return Placed::Done { spilled: place >= IN_BUCKET || !first },
+                    Err(now) if now.is_frozen() => return Placed::Frozen, // the place goes with the index
+                    Err(now) if now.is_sealed() => {
+                        level.unreserve(place);
+                        seen = level.load();
+                        break;
+                    }
+                    Err(now) => {
+                        // Places were cleared or reserved: no matter. One became valid: look again.
+                        if now.version() != seen.version() {
+                            if let Some(found) = look(level, now) {
+                                level.unreserve(place);
+                                return Placed::Found(found);
+                            }
+                        }
+                        seen = now;
+                    }
+                }
+            }
+        }
+    }
+
+    /// All places of `level` are taken: clears one whose slot is dead, or else seals the level.
+    #[cold]
+    fn make_room(&self, level: &Bucket, seen: Header, is_dead: impl Fn(Ref) -> bool) -> Header {
+        for place in seen.valid() {
+            let reference = level.reference(place);
+            if is_dead(reference) {
+                // If the exchange succeeds, the place was valid with this reference all along.
+                return level.clear(seen, place).unwrap_or_else(|now| now);
+            }
+        }
+        if level.next_level().is_none() {
+            // Relaxed: only the numbers must differ.
+            let number = self.level_count.fetch_add(1, Ordering::Relaxed);
+            if let (Some(spill), Some(new)) = (self.spill(level), self.levels.get_or_alloc(number)) {
+                let new = ptr::from_ref(new).cast_mut();
+                // Release: publishes the level to `next_level`. If another one was first, ours is unused.
+                let _ = spill.next.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+        match level.next_level() {
+            Some(_) => level.exchange(seen, seen.0 | SEALED).unwrap_or_else(|now| now),
+            None => level.load(), // 2³² levels: memory has gone long before
+        }
+    }
+
+    /// Sees to it that the bucket has its spill line.
+    fn spill<'a>(&self, bucket: &'a Bucket) -> Option<&'a Spill> {
+        if bucket.spill_line().is_none() {
+            // Relaxed: only the numbers must differ.
+            let number = self.spill_count.fetch_add(1, Ordering::Relaxed);
+            if let Some(new) = self.spills.get_or_alloc(number) {
+                let new = ptr::from_ref(new).cast_mut();
+                // Release: publishes the line to `spill_line`. If another one was first, ours is unused.
+                let _ = bucket.spill.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+        bucket.spill_line()
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        // Only the index itself: who owns `next` depends on where this one stands, see `growth`.
+        // SAFETY: made by `alloc_segment` with this length in `new`.
+        unsafe { free_segment(self.buckets, self.len()) };
+    }
+}
+
+#[cfg(all(test, not(kvlease_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_and_spill_lines_are_cache_lines() {
+        assert_eq!(size_of::<Bucket>(), 64);
+        assert_eq!(size_of::<Spill>(), 64);
+    }
+
+    #[test]
+    fn a_reference_keeps_its_parts() {
+        let r = Ref::new((1 << HASH_BITS) - 1, 0xabc, u32::MAX - 70);
+        assert_eq!(r.hash_bits(), (1 << HASH_BITS) - 1);
+        assert_eq!(r.slot(), u32::MAX - 70);
+        assert!(r.is_of(0xc) && r.is_of(0x1c) && !r.is_of(0xb));
+    }
+
+    #[test]
+    fn empty_places_are_found_in_order_and_end() {
+        let mut header = Header(0);
+        for place in 0..PLACES {
+            assert_eq!(header.first_empty(), Some(place));
+            header = Header(header.0 | if place % 2 == 0 { 1 } else { 2 } << (2 * place));
+        }
+        assert_eq!(header.first_empty(), None);
+        assert_eq!(header.valid().collect::<Vec<_>>(), (0..PLACES).filter(|p| p % 2 == 1).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_full_level_is_sealed_and_continued() {
+        let index = Index::new(1);
+        for slot in 0..40 {
+            let placed = index.place(Ref::new(0, 1, slot), |_, _| None::<()>, |_| false);
+            let Placed::Done { spilled } = placed else { panic!("not placed") };
+            assert_eq!(spilled, slot >= IN_BUCKET as u32);
+        }
+        assert_eq!(index.levels(), 40usize.div_ceil(PLACES) - 1);
+        // A dead one makes room instead.
+        let levels = index.levels();
+        for slot in 40..52 + 1 {
+            let placed = index.place(Ref::new(0, 1, slot), |_, _| None::<()>, |r| r.slot() == slot - 1);
+            assert!(matches!(placed, Placed::Done { .. }));
+        }
+        assert_eq!(index.levels(), levels);
+    }
+}

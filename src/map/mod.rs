@@ -1,0 +1,908 @@
+//! A lock-free hash map with compare-and-remove, usable without the rest of the crate.
+//!
+//! [`CasMap`] is for entries that several threads fight over: of all threads that try to remove an entry
+//! exactly one is told that it did, and [`compare_remove`](CasMap::compare_remove) removes *the very
+//! entry that was observed*, by identity: not one that has come under the same key since, even if it is
+//! equal. An equal key never gets in twice.
+//!
+//! # Example
+//!
+//! ```
+//! use kvlease::map::{self, CasMap};
+//!
+//! let jobs = CasMap::new();
+//! let guard = map::pin();
+//! jobs.insert("a", 1, &guard).unwrap();
+//!
+//! let seen = jobs.get("a", &guard).unwrap();
+//! assert!(jobs.compare_remove(&seen, &guard)); // we are the one
+//! assert!(!jobs.compare_remove(&seen, &guard)); // nobody else is
+//! assert_eq!(*seen.value(), 1); // still readable under the guard
+//!
+//! jobs.insert("a", 1, &guard).unwrap(); // another life of "a"
+//! assert!(!jobs.compare_remove(&seen, &guard)); // is not the one that was seen
+//! ```
+//!
+//! Without a guard in hand, [`CasMap::pin`] gives the same calls with one inside:
+//!
+//! ```
+//! let map = kvlease::map::CasMap::new();
+//! let map = map.pin();
+//! map.insert(1, "one").unwrap();
+//! assert_eq!(map.get(&1).map(|entry| *entry.value()), Some("one"));
+//! assert!(map.remove(&1).is_some());
+//! assert!(map.is_empty());
+//! ```
+//!
+//! # Guarantees
+//!
+//! | call | progress | linearization point |
+//! |---|---|---|
+//! | `get`, `contains_key`, `by_handle` | wait-free up to the number of levels of one bucket (one, but for collisions of 28 hash bits), and of growths meanwhile | the load that finds the entry live; if absent, the load of the bucket's header, or the entry's removal during the call |
+//! | `insert`, `get_or_insert_with` | lock-free | the exchange that publishes the entry; if refused, the load that finds the other one live |
+//! | `remove`, `remove_if`, `compare_remove` | lock-free; the removal itself is one compare-exchange | that exchange |
+//! | `replace_if`, `compare_replace` | lock-free; the replacement itself is one compare-exchange | that exchange |
+//! | `iter`, `retain`, `clear`, `len` | wait-free in the number of slots (stripes for `len`) | none: weakly consistent. An entry that is there all the time is met exactly once |
+//!
+//! **Memory ordering.** What happens before an insert or a replacement in its thread is visible to
+//! whoever observes the entry or the value. What happens before a removal is visible to the destructors
+//! of key and value. Each atomic access in the source names its partner.
+//!
+//! **Memory.** Keys and values lie in pooled slots that never move. Once warm, neither insert nor removal
+//! allocates, but for one small bookkeeping node of the epoch collector in 64 removals. A removed key
+//! and value are dropped after a grace period (every guard from before is gone), in batches of 64, or
+//! when the map is dropped, whichever is first; each exactly once. A guard that is held for long holds
+//! them back; [`CasMap::slots`] shows by how much. **Slots and index never shrink** while the map lives.
+//!
+//! **Panics.** None of its own. If `Hash`, `Eq` or a closure of the caller panics, the map stays whole; at
+//! most one slot is not used again. A panic in a destructor of a key or value may leak up to 63 others.
+//!
+//! **Hashing.** The default hasher is keyed at random per map, since the keys of a server are chosen by
+//! its clients.
+//!
+//! # How it works
+//!
+//! Three layers, each described at the head of its module in the source: `slots` (type-stable slots with
+//! a generation and a state in one word; removal *is* the exchange of that word), `index` (cache-line
+//! buckets of references, which are only hints; inserts become valid by an exchange of the bucket's
+//! header, as in DLHT, HPDC 2024), `growth` (references are copied to a larger index bucket by bucket).
+
+mod growth;
+mod index;
+mod slots;
+
+pub use crate::reclaim::{Guard, pin};
+
+use crate::sync::{AtomicU64, Ordering, STRIPES, stripe};
+use crossbeam_utils::CachePadded;
+use equivalent::Equivalent;
+use growth::Indexes;
+use index::{Bucket, Header, Placed, Ref, hash_bits};
+use slots::{Meta, Slot, SlotPool, State};
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::sync::Arc;
+
+/// The default hasher: [`foldhash`]'s, with a random key per map.
+pub type RandomState = foldhash::fast::RandomState;
+
+/// A lock-free hash map with compare-and-remove. See the [module](self) for guarantees and an example.
+pub struct CasMap<K, V, S = RandomState> {
+    indexes: Indexes,
+    slots: Arc<SlotPool<K, V>>,
+    /// Entries, as a sum over stripes; each wraps, the sum does not.
+    len: [CachePadded<AtomicU64>; STRIPES],
+    hasher: S,
+}
+
+// SAFETY: the raw pointers inside (index, slots) are owned, and sending the map sends its keys and values.
+unsafe impl<K: Send, V: Send, S: Send> Send for CasMap<K, V, S> {}
+// SAFETY: through `&CasMap` keys and values are shared (`get`) and moved in and dropped (`insert`, `remove`).
+unsafe impl<K: Send + Sync, V: Send + Sync, S: Sync> Sync for CasMap<K, V, S> {}
+
+/// An entry that was observed, as it was: a key and a value, readable as long as the guard lives, whether
+/// or not the entry is still in the map. Also the identity that [`CasMap::compare_remove`] takes.
+pub struct Entry<'g, K, V> {
+    slot: &'g Slot<K, V>,
+    /// Where the value lies that was current.
+    holder: &'g Slot<K, V>,
+    meta: Meta,
+    index: u32,
+}
+
+impl<K, V> Clone for Entry<'_, K, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K, V> Copy for Entry<'_, K, V> {}
+
+impl<'g, K, V> Entry<'g, K, V> {
+    /// The key.
+    #[inline]
+    pub fn key(&self) -> &'g K {
+        // SAFETY: an `Entry` is made of a slot seen live under a guard that is borrowed for 'g.
+        unsafe { self.slot.key() }
+    }
+
+    /// The value as it was observed.
+    #[inline]
+    pub fn value(&self) -> &'g V {
+        // SAFETY: as for the key; `holder` is where `meta` said that the value is.
+        unsafe { self.holder.value() }
+    }
+
+    /// Whether the entry is still in the map, with this very value.
+    pub fn is_current(&self) -> bool {
+        self.slot.load_meta() == self.meta
+    }
+
+    /// A name for this entry that needs no guard and keeps nothing alive.
+    pub fn handle(&self) -> Handle {
+        Handle { index: self.index, generation: self.meta.generation() }
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Entry<'_, K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry").field("key", self.key()).field("value", self.value()).finish()
+    }
+}
+
+/// The name of one entry of one map: it keeps nothing alive, and [`CasMap::by_handle`] finds the entry
+/// again, without hashing, as long as it is in the map. Another entry under the same key has another
+/// handle; one may repeat after its slot has been used 2³⁰ times.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Handle {
+    index: u32,
+    generation: u32,
+}
+
+impl Handle {
+    pub(crate) fn index(self) -> u32 {
+        self.index
+    }
+
+    pub(crate) fn to_bits(self) -> u64 {
+        (self.generation as u64) << 32 | self.index as u64
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Handle { index: bits as u32, generation: (bits >> 32) as u32 }
+    }
+}
+
+/// An insert was refused; key and value are handed back.
+pub enum InsertError<'g, K, V> {
+    /// There is an entry with an equal key.
+    Exists {
+        /// The key that was to be inserted.
+        key: K,
+        /// The value that was to be inserted.
+        value: V,
+        /// The entry that is there.
+        entry: Entry<'g, K, V>,
+    },
+    /// The map has no slot left: 2³² − 65 are in use, or wait for guards to go.
+    Full {
+        /// The key that was to be inserted.
+        key: K,
+        /// The value that was to be inserted.
+        value: V,
+    },
+}
+
+impl<K, V> InsertError<'_, K, V> {
+    /// The key and value that were to be inserted.
+    pub fn into_inner(self) -> (K, V) {
+        match self {
+            InsertError::Exists { key, value, .. } | InsertError::Full { key, value } => (key, value),
+        }
+    }
+}
+
+impl<K, V> fmt::Debug for InsertError<'_, K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            InsertError::Exists { .. } => "Exists",
+            InsertError::Full { .. } => "Full",
+        })
+    }
+}
+
+impl<K, V> fmt::Display for InsertError<'_, K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            InsertError::Exists { .. } => "an entry with an equal key exists",
+            InsertError::Full { .. } => "the map has no slot left",
+        })
+    }
+}
+
+impl<K, V> std::error::Error for InsertError<'_, K, V> {}
+
+/// How the slots of a map are used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct SlotStats {
+    /// Slots that exist. Never shrinks.
+    pub allocated: usize,
+    /// Slots that hold an entry.
+    pub live: usize,
+}
+
+impl SlotStats {
+    /// Slots that wait for guards to go, or for their next use.
+    pub fn idle(&self) -> usize {
+        self.allocated.saturating_sub(self.live)
+    }
+}
+
+impl<K, V> CasMap<K, V> {
+    /// An empty map with a randomly keyed hasher.
+    pub fn new() -> Self {
+        Self::with_hasher(RandomState::default())
+    }
+
+    /// An empty map whose index has room for `capacity` entries without growing.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self::with_capacity_and_hasher(capacity, RandomState::default())
+    }
+}
+
+impl<K, V, S: Default> Default for CasMap<K, V, S> {
+    fn default() -> Self {
+        Self::with_hasher(S::default())
+    }
+}
+
+impl<K, V, S> CasMap<K, V, S> {
+    /// An empty map with this hasher. If clients choose the keys, let it be a keyed one.
+    pub fn with_hasher(hasher: S) -> Self {
+        Self::with_capacity_and_hasher(0, hasher)
+    }
+
+    /// An empty map with this hasher whose index has room for `capacity` entries without growing.
+    pub fn with_capacity_and_hasher(capacity: usize, hasher: S) -> Self {
+        let least = if cfg!(kvlease_loom) { 1 } else { 8 };
+        CasMap {
+            indexes: Indexes::new((capacity / 2).max(least)),
+            slots: SlotPool::new(),
+            len: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
+            hasher,
+        }
+    }
+
+    /// Pins the thread and gives the map's calls without a guard argument.
+    pub fn pin(&self) -> MapRef<'_, K, V, S> {
+        MapRef { map: self, guard: pin() }
+    }
+
+    /// How many entries the map holds. Exact at rest; while others insert and remove, of some moment
+    /// or other for each of them.
+    pub fn len(&self) -> usize {
+        // Relaxed: a sum over stripes is not a snapshot anyway.
+        let sum = self.len.iter().fold(0u64, |sum, stripe| sum.wrapping_add(stripe.load(Ordering::Relaxed)));
+        usize::try_from(sum as i64).unwrap_or(0)
+    }
+
+    /// Whether the map holds no entry; see [`len`](Self::len).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How the slots are used: under a guard that is held for long, `idle` grows by what it holds back.
+    pub fn slots(&self) -> SlotStats {
+        SlotStats { allocated: self.slots.len() as usize, live: self.len() }
+    }
+
+    /// The map's hasher.
+    pub fn hasher(&self) -> &S {
+        &self.hasher
+    }
+
+    /// The entry in this slot, if it is live.
+    fn entry_in(&self, index: u32) -> Option<Entry<'_, K, V>> {
+        let slot = self.slots.get(index)?;
+        let meta = slot.load_meta();
+        (meta.state() == State::Live).then(|| self.entry(slot, meta, index)).flatten()
+    }
+
+    /// What was seen of a live slot.
+    #[inline(always)]
+    fn entry<'g>(&'g self, slot: &'g Slot<K, V>, meta: Meta, index: u32) -> Option<Entry<'g, K, V>> {
+        let holder = match meta.value_slot() {
+            None => slot,
+            Some(holder) => self.slots.get(holder)?,
+        };
+        Some(Entry { slot, holder, meta, index })
+    }
+
+    /// Finds the entry again that a [`handle`](Entry::handle) names, if it is still in the map.
+    #[inline]
+    pub fn by_handle<'g>(&'g self, handle: Handle, guard: &'g Guard) -> Option<Entry<'g, K, V>> {
+        let _ = guard;
+        self.entry_in(handle.index).filter(|entry| entry.meta.generation() == handle.generation)
+    }
+
+    /// The entry that lives in this slot, whatever its generation.
+    pub(crate) fn by_index<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<Entry<'g, K, V>> {
+        let _ = guard;
+        self.entry_in(index)
+    }
+
+    /// All entries, in no order. Weakly consistent: an entry that is there from the call to the end is met
+    /// exactly once, one that comes or goes meanwhile may be met or not. Takes time in proportion to the
+    /// most entries that the map has ever held.
+    pub fn iter<'g>(&'g self, guard: &'g Guard) -> Iter<'g, K, V, S> {
+        Iter { map: self, _guard: guard, next: 0, end: self.slots.len() }
+    }
+}
+
+impl<K, V, S> CasMap<K, V, S>
+where
+    K: Eq + Hash + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher,
+{
+    #[inline(always)]
+    pub(crate) fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u32 {
+        hash_bits(self.hasher.hash_one(key))
+    }
+
+    /// Asks the processor to fetch what a look-up of this hash will read first.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, hash: u32, guard: &Guard) {
+        prefetch(self.indexes.current(guard).bucket(hash));
+    }
+
+    /// Asks the processor to fetch the slot that a look-up of this hash will probably read.
+    #[inline(always)]
+    pub(crate) fn prefetch_slot(&self, hash: u32, guard: &Guard) {
+        let bucket = self.indexes.current(guard).bucket(hash);
+        let candidate =
+            bucket.load().valid().map(|place| bucket.reference(place)).find(|reference| reference.hash_bits() == hash);
+        if let Some(slot) = candidate.and_then(|reference| self.slots.get(reference.slot())) {
+            prefetch(slot);
+        }
+    }
+
+    /// The entry with this key, if there is one.
+    ///
+    /// Wait-free but for collisions and growth; writes nothing.
+    ///
+    /// ```
+    /// use kvlease::map::{self, CasMap};
+    ///
+    /// let map = CasMap::new();
+    /// let guard = map::pin();
+    /// map.insert(String::from("k"), 7, &guard).unwrap();
+    /// let entry = map.get("k", &guard).unwrap();
+    /// assert_eq!((entry.key().as_str(), *entry.value()), ("k", 7));
+    /// assert!(map.get("l", &guard).is_none());
+    /// ```
+    #[inline]
+    pub fn get<'g, Q>(&'g self, key: &Q, guard: &'g Guard) -> Option<Entry<'g, K, V>>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        self.get_hashed(self.hash(key), key, guard)
+    }
+
+    #[inline]
+    pub(crate) fn get_hashed<'g, Q>(&'g self, hash: u32, key: &Q, guard: &'g Guard) -> Option<Entry<'g, K, V>>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        let mut index = self.indexes.current(guard);
+        loop {
+            let mut level = index.bucket(hash);
+            let mut seen = level.load();
+            if !seen.is_moved() {
+                loop {
+                    if let Some(entry) = self.find_live(level, seen, hash, key) {
+                        return Some(entry);
+                    }
+                    if !seen.is_sealed() {
+                        return None;
+                    }
+                    level = level.next_level()?;
+                    seen = level.load();
+                }
+            }
+            index = index.next()?;
+        }
+    }
+
+    /// The live entry with this key that `seen` shows in `level`.
+    #[inline(always)]
+    fn find_live<'g, Q>(&'g self, level: &Bucket, seen: Header, hash: u32, key: &Q) -> Option<Entry<'g, K, V>>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        for place in seen.valid() {
+            let reference = level.reference(place);
+            if reference.hash_bits() != hash {
+                continue;
+            }
+            let slot = self.slots.get(reference.slot())?;
+            let meta = slot.load_meta();
+            // SAFETY (of `key`): live, in the generation that was seen, under the guard of our caller.
+            if meta.state() == State::Live
+                && reference.is_of(meta.generation())
+                && key.equivalent(unsafe { slot.key() })
+            {
+                return self.entry(slot, meta, reference.slot());
+            }
+        }
+        None
+    }
+
+    /// The entry with this key that stands in the way of an insert that was seen up to `seen`. Unlike
+    /// [`find_live`](Self::find_live) it also meets entries that are valid but not yet published, and
+    /// publishes them, so that it need not wait for their inserter.
+    fn find_rival<'g>(&'g self, level: &Bucket, seen: Header, hash: u32, key: &K) -> Option<Entry<'g, K, V>> {
+        for place in seen.valid() {
+            let reference = level.reference(place);
+            if reference.hash_bits() != hash {
+                continue;
+            }
+            let slot = self.slots.get(reference.slot())?;
+            let mut meta = slot.load_meta();
+            if !reference.is_of(meta.generation()) {
+                continue;
+            }
+            if meta.state() == State::Pending && level.confirm(place, reference) {
+                slot.publish(meta);
+                meta = slot.load_meta();
+            }
+            // SAFETY (of `key`): live, in the generation that was seen, under the guard of our caller.
+            if meta.state() == State::Live && reference.is_of(meta.generation()) && key.eq(unsafe { slot.key() }) {
+                return self.entry(slot, meta, reference.slot());
+            }
+        }
+        None
+    }
+
+    /// Whether the slot of this reference has not been removed. See `growth` for why by a
+    /// read-modify-write.
+    fn is_alive(&self, reference: Ref) -> bool {
+        self.slots.get(reference.slot()).is_some_and(|slot| {
+            let meta = slot.settle_meta();
+            reference.is_of(meta.generation()) && matches!(meta.state(), State::Pending | State::Live)
+        })
+    }
+
+    /// Whether there is an entry with this key.
+    pub fn contains_key<Q>(&self, key: &Q, guard: &Guard) -> bool
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        self.get(key, guard).is_some()
+    }
+
+    /// Inserts an entry, unless there is one with an equal key. Nothing is ever overwritten.
+    ///
+    /// Lock-free. Of any number of threads that insert equal keys one succeeds.
+    ///
+    /// # Errors
+    /// [`InsertError::Exists`] with the key and value, and the entry that is there.
+    ///
+    /// ```
+    /// use kvlease::map::{self, CasMap, InsertError};
+    ///
+    /// let map = CasMap::new();
+    /// let guard = map::pin();
+    /// map.insert(1, "one", &guard).unwrap();
+    /// match map.insert(1, "uno", &guard) {
+    ///     Err(InsertError::Exists { value, entry, .. }) => {
+    ///         assert_eq!((value, *entry.value()), ("uno", "one"));
+    ///     }
+    ///     _ => unreachable!(),
+    /// }
+    /// ```
+    pub fn insert<'g>(&'g self, key: K, value: V, guard: &'g Guard) -> Result<Entry<'g, K, V>, InsertError<'g, K, V>> {
+        let hash = self.hash(&key);
+        // Before a slot is spent on it.
+        if let Some(entry) = self.get_hashed(hash, &key, guard) {
+            return Err(InsertError::Exists { key, value, entry });
+        }
+        self.insert_hashed(hash, key, value, guard)
+    }
+
+    pub(crate) fn insert_hashed<'g>(
+        &'g self,
+        hash: u32,
+        key: K,
+        value: V,
+        guard: &'g Guard,
+    ) -> Result<Entry<'g, K, V>, InsertError<'g, K, V>> {
+        let Some(number) = self.slots.alloc(guard) else { return Err(InsertError::Full { key, value }) };
+        let meta = self.slots.fill(number, Some(key), value, hash, State::Pending);
+        let reference = Ref::new(hash, meta.generation(), number);
+        let Some(slot) = self.slots.get(number) else { unreachable!("just allocated") };
+        // SAFETY: filled above and ours until it is valid; what comes after `place` does not use it.
+        let key: &K = unsafe { slot.key() };
+
+        let alive = |reference| self.is_alive(reference);
+        let rival = loop {
+            let index = self.indexes.newest(hash, &alive, guard);
+            let placed = index.place(
+                reference,
+                |level, seen| self.find_rival(level, seen, hash, key),
+                |other| !self.is_alive(other),
+            );
+            match placed {
+                Placed::Done { spilled } => {
+                    slot.publish(meta);
+                    // Relaxed: a count.
+                    self.len[stripe()].fetch_add(1, Ordering::Relaxed);
+                    if spilled {
+                        self.indexes.consider_growth(index, self.len(), guard);
+                    }
+                    let meta = meta.with_state(State::Live);
+                    return Ok(Entry { slot, holder: slot, meta, index: number });
+                }
+                Placed::Found(rival) => break rival,
+                // The index admits nobody any more: on to the one that follows it.
+                Placed::Frozen => {}
+            }
+        };
+        let back = self.slots.take_back(number);
+        // Through the grace period, as any slot: see "no ABA" in `slots`.
+        self.slots.retire(number, guard);
+        match back {
+            Some((Some(key), value)) => Err(InsertError::Exists { key, value, entry: rival }),
+            _ => unreachable!("filled above with a key"),
+        }
+    }
+
+    /// The entry with this key, inserted with the value that `make` gives if there is none. `make` may be
+    /// called and its value dropped when another thread is faster.
+    ///
+    /// # Errors
+    /// [`InsertError::Full`] only.
+    pub fn get_or_insert_with<'g>(
+        &'g self,
+        key: K,
+        make: impl FnOnce() -> V,
+        guard: &'g Guard,
+    ) -> Result<Entry<'g, K, V>, InsertError<'g, K, V>> {
+        let hash = self.hash(&key);
+        if let Some(entry) = self.get_hashed(hash, &key, guard) {
+            return Ok(entry);
+        }
+        match self.insert_hashed(hash, key, make(), guard) {
+            Err(InsertError::Exists { entry, .. }) => Ok(entry),
+            other => other,
+        }
+    }
+
+    /// Removes the entry with this key. Of any number of threads one is given it.
+    ///
+    /// Lock-free. The entry stays readable under the guard.
+    pub fn remove<'g, Q>(&'g self, key: &Q, guard: &'g Guard) -> Option<Entry<'g, K, V>>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        self.remove_if(key, |_| true, guard)
+    }
+
+    /// Removes the entry with this key if its value satisfies `condition`, which may be asked again if
+    /// the value is replaced meanwhile. The value removed is the one that satisfied it.
+    ///
+    /// Lock-free.
+    ///
+    /// ```
+    /// use kvlease::map::{self, CasMap};
+    ///
+    /// let map = CasMap::new();
+    /// let guard = map::pin();
+    /// map.insert("x", 3, &guard).unwrap();
+    /// assert!(map.remove_if("x", |v| *v > 3, &guard).is_none());
+    /// assert!(map.remove_if("x", |v| *v == 3, &guard).is_some());
+    /// ```
+    pub fn remove_if<'g, Q>(
+        &'g self,
+        key: &Q,
+        mut condition: impl FnMut(&V) -> bool,
+        guard: &'g Guard,
+    ) -> Option<Entry<'g, K, V>>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let hash = self.hash(key);
+        loop {
+            let entry = self.get_hashed(hash, key, guard)?;
+            if !condition(entry.value()) {
+                return None;
+            }
+            if self.compare_remove(&entry, guard) {
+                return Some(entry);
+            }
+        }
+    }
+
+    /// Removes exactly the entry that was observed, with the value that was observed. True for one of all
+    /// callers, false if it is gone, or replaced, or of another map.
+    ///
+    /// One compare-exchange decides; what follows is cleaning, which others can do as well.
+    pub fn compare_remove(&self, entry: &Entry<'_, K, V>, guard: &Guard) -> bool {
+        if !self.owns(entry) || !entry.slot.try_kill(entry.meta) {
+            return false;
+        }
+        let reference = Ref::new(entry.slot.hash_bits(), entry.meta.generation(), entry.index);
+        self.indexes.unlink(reference, guard);
+        self.slots.retire(entry.index, guard);
+        // Relaxed: a count.
+        self.len[stripe()].fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    fn owns(&self, entry: &Entry<'_, K, V>) -> bool {
+        self.slots.get(entry.index).is_some_and(|slot| std::ptr::eq(slot, entry.slot))
+    }
+
+    /// Puts `value` in place of the one that was observed.
+    ///
+    /// One compare-exchange decides. The old value is dropped after a grace period.
+    ///
+    /// # Errors
+    /// The value is handed back if the entry is gone, or has another value by now, or is of another map
+    /// (or if no slot is left).
+    pub fn compare_replace<'g>(
+        &'g self,
+        entry: &Entry<'g, K, V>,
+        value: V,
+        guard: &'g Guard,
+    ) -> Result<Entry<'g, K, V>, V> {
+        if !self.owns(entry) || !entry.is_current() {
+            return Err(value);
+        }
+        let Some(number) = self.slots.alloc(guard) else { return Err(value) };
+        self.slots.fill(number, None, value, 0, State::Free);
+        if entry.slot.try_replace(entry.meta, number) {
+            match entry.meta.value_slot() {
+                None => self.slots.retire_own_value(entry.index, guard),
+                Some(old) => self.slots.retire(old, guard),
+            }
+            let Some(holder) = self.slots.get(number) else { unreachable!("just allocated") };
+            return Ok(Entry { holder, meta: entry.meta.with_value_slot(number), ..*entry });
+        }
+        let back = self.slots.take_back(number);
+        self.slots.retire(number, guard);
+        match back {
+            Some((_, value)) => Err(value),
+            None => unreachable!("filled above"),
+        }
+    }
+
+    /// Puts `value` in place of the one under this key, if that satisfies `condition`, which may be asked
+    /// again if another thread replaces it meanwhile.
+    ///
+    /// Lock-free.
+    ///
+    /// # Errors
+    /// The value is handed back if there is no such entry, or the condition is not satisfied.
+    ///
+    /// ```
+    /// use kvlease::map::{self, CasMap};
+    ///
+    /// let map = CasMap::new();
+    /// let guard = map::pin();
+    /// map.insert("x", 1, &guard).unwrap();
+    /// map.replace_if("x", 2, |v| *v == 1, &guard).unwrap();
+    /// assert_eq!(map.replace_if("x", 3, |v| *v == 1, &guard).unwrap_err(), 3);
+    /// assert_eq!(*map.get("x", &guard).unwrap().value(), 2);
+    /// ```
+    pub fn replace_if<'g, Q>(
+        &'g self,
+        key: &Q,
+        mut value: V,
+        mut condition: impl FnMut(&V) -> bool,
+        guard: &'g Guard,
+    ) -> Result<Entry<'g, K, V>, V>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let hash = self.hash(key);
+        loop {
+            let Some(entry) = self.get_hashed(hash, key, guard) else { return Err(value) };
+            if !condition(entry.value()) {
+                return Err(value);
+            }
+            match self.compare_replace(&entry, value, guard) {
+                Ok(new) => return Ok(new),
+                // No slot left: it would not help to try again.
+                Err(back) if entry.is_current() => return Err(back),
+                Err(back) => value = back,
+            }
+        }
+    }
+
+    /// Removes the entries that do not satisfy `keep`. One that is replaced meanwhile stays.
+    pub fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool, guard: &Guard) {
+        for entry in self.iter(guard) {
+            if !keep(entry.key(), entry.value()) {
+                self.compare_remove(&entry, guard);
+            }
+        }
+    }
+
+    /// Removes all entries that are there when it comes by.
+    pub fn clear(&self, guard: &Guard) {
+        self.retain(|_, _| false, guard);
+    }
+}
+
+impl<K, V, S> Drop for CasMap<K, V, S> {
+    fn drop(&mut self) {
+        // Entries, and what waits in limbo. The pool's memory goes with the last closure that refers to it.
+        self.slots.drop_all();
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug, S> fmt::Debug for CasMap<K, V, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let guard = pin();
+        f.debug_map().entries(self.iter(&guard).map(|entry| (entry.key(), entry.value()))).finish()
+    }
+}
+
+/// The entries of a map; see [`CasMap::iter`].
+pub struct Iter<'g, K, V, S> {
+    map: &'g CasMap<K, V, S>,
+    _guard: &'g Guard,
+    next: u32,
+    end: u32,
+}
+
+impl<'g, K, V, S> Iterator for Iter<'g, K, V, S> {
+    type Item = Entry<'g, K, V>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.next < self.end {
+            let index = self.next;
+            self.next += 1;
+            if let Some(entry) = self.map.entry_in(index) {
+                return Some(entry);
+            }
+        }
+        None
+    }
+}
+
+/// A map with a guard: the calls of [`CasMap`] without the guard argument. Made by [`CasMap::pin`].
+///
+/// Keeps memory back while it lives, so let it go between batches.
+pub struct MapRef<'m, K, V, S = RandomState> {
+    map: &'m CasMap<K, V, S>,
+    guard: Guard,
+}
+
+impl<K, V, S> MapRef<'_, K, V, S> {
+    /// The guard inside.
+    pub fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// See [`CasMap::len`].
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// See [`CasMap::is_empty`].
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// See [`CasMap::iter`].
+    pub fn iter(&self) -> Iter<'_, K, V, S> {
+        self.map.iter(&self.guard)
+    }
+
+    /// See [`CasMap::by_handle`].
+    pub fn by_handle(&self, handle: Handle) -> Option<Entry<'_, K, V>> {
+        self.map.by_handle(handle, &self.guard)
+    }
+}
+
+impl<K, V, S> MapRef<'_, K, V, S>
+where
+    K: Eq + Hash + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher,
+{
+    /// See [`CasMap::get`].
+    pub fn get<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<Entry<'_, K, V>> {
+        self.map.get(key, &self.guard)
+    }
+
+    /// See [`CasMap::contains_key`].
+    pub fn contains_key<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> bool {
+        self.map.contains_key(key, &self.guard)
+    }
+
+    /// See [`CasMap::insert`].
+    ///
+    /// # Errors
+    /// As [`CasMap::insert`].
+    pub fn insert(&self, key: K, value: V) -> Result<Entry<'_, K, V>, InsertError<'_, K, V>> {
+        self.map.insert(key, value, &self.guard)
+    }
+
+    /// See [`CasMap::get_or_insert_with`].
+    ///
+    /// # Errors
+    /// As [`CasMap::get_or_insert_with`].
+    pub fn get_or_insert_with(
+        &self,
+        key: K,
+        make: impl FnOnce() -> V,
+    ) -> Result<Entry<'_, K, V>, InsertError<'_, K, V>> {
+        self.map.get_or_insert_with(key, make, &self.guard)
+    }
+
+    /// See [`CasMap::remove`].
+    pub fn remove<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<Entry<'_, K, V>> {
+        self.map.remove(key, &self.guard)
+    }
+
+    /// See [`CasMap::remove_if`].
+    pub fn remove_if<Q: Hash + Equivalent<K> + ?Sized>(
+        &self,
+        key: &Q,
+        condition: impl FnMut(&V) -> bool,
+    ) -> Option<Entry<'_, K, V>> {
+        self.map.remove_if(key, condition, &self.guard)
+    }
+
+    /// See [`CasMap::compare_remove`].
+    pub fn compare_remove(&self, entry: &Entry<'_, K, V>) -> bool {
+        self.map.compare_remove(entry, &self.guard)
+    }
+
+    /// See [`CasMap::compare_replace`].
+    ///
+    /// # Errors
+    /// As [`CasMap::compare_replace`].
+    pub fn compare_replace<'a>(&'a self, entry: &Entry<'a, K, V>, value: V) -> Result<Entry<'a, K, V>, V> {
+        self.map.compare_replace(entry, value, &self.guard)
+    }
+
+    /// See [`CasMap::replace_if`].
+    ///
+    /// # Errors
+    /// As [`CasMap::replace_if`].
+    pub fn replace_if<Q: Hash + Equivalent<K> + ?Sized>(
+        &self,
+        key: &Q,
+        value: V,
+        condition: impl FnMut(&V) -> bool,
+    ) -> Result<Entry<'_, K, V>, V> {
+        self.map.replace_if(key, value, condition, &self.guard)
+    }
+
+    /// See [`CasMap::retain`].
+    pub fn retain(&self, keep: impl FnMut(&K, &V) -> bool) {
+        self.map.retain(keep, &self.guard);
+    }
+
+    /// See [`CasMap::clear`].
+    pub fn clear(&self) {
+        self.map.clear(&self.guard);
+    }
+}
+
+/// A hint to the processor; reads nothing and changes nothing.
+#[inline(always)]
+fn prefetch<T>(at: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri), not(kvlease_loom)))]
+    // SAFETY: a prefetch never faults, and SSE is part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(std::ptr::from_ref(at).cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri), not(kvlease_loom))))]
+    let _ = at;
+}

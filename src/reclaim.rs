@@ -1,0 +1,42 @@
+//! The seam around memory reclamation: pin, and run something once nobody can still be looking.
+//!
+//! Outside of models this is [`crossbeam-epoch`](crossbeam_epoch)'s default collector: one pin covers
+//! every map and tracker of the process, nested pins are nearly free, and nothing is registered per
+//! map and thread.
+
+#[cfg(not(kvlease_loom))]
+mod imp {
+    use crossbeam_epoch as epoch;
+
+    /// Keeps what is read under it readable.
+    ///
+    /// While a guard lives, slots that are freed after it was made are not used again, so a guard
+    /// held for long holds memory back. Get one from [`pin`](crate::map::pin); it stays on its thread.
+    #[derive(Debug)]
+    pub struct Guard(epoch::Guard);
+
+    /// Makes a [`Guard`] for the calling thread. Wait-free but for one in 128 calls, which also does a
+    /// bounded piece of reclamation; a pin inside another costs next to nothing.
+    #[inline]
+    pub fn pin() -> Guard {
+        Guard(epoch::pin())
+    }
+
+    impl Guard {
+        /// Runs `f` after every guard that exists now is gone.
+        pub(crate) fn defer<F: FnOnce() + Send + 'static>(&self, f: F) {
+            self.0.defer(f);
+        }
+
+        /// Hands what this thread has deferred over to whoever collects next.
+        pub(crate) fn flush(&self) {
+            self.0.flush();
+        }
+    }
+}
+
+#[cfg(kvlease_loom)]
+#[path = "reclaim_loom.rs"]
+mod imp;
+
+pub use imp::{Guard, pin};
