@@ -77,6 +77,9 @@ const TOLD_AFTER: Duration = Duration::from_secs(10);
 /// since the completion of a request that is forgotten cannot be told from one that comes before `track`.
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
+/// No two requests ever wait for the same block, so the pool has as many as all of them fill. At most:
+const MOST_BLOCKS: u64 = 1 << 28;
+
 /// The name of the prefill side's agent.
 const PREFILL: &str = "prefill-0";
 
@@ -91,7 +94,7 @@ struct Cli {
     trace: Option<PathBuf>,
 
     /// How many requests to generate (2,000 if not given), or to take from the trace at most
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests: Option<u32>,
 
     /// Seconds of the trace that pass in one real second: at 150, an hour takes 24 s, and half a
@@ -242,6 +245,12 @@ fn arrivals(cli: &Cli) -> Result<(Vec<trace::Arrival>, String), String> {
     let end = arrivals.last().map_or(0, |last| last.at_ms) as f64 / 1_000.0;
     if let Some(at) = cli.crash_decode_at.filter(|at| *at > end) {
         return Err(format!("--crash-decode-at {at}: the last request arrives at {end} s"));
+    }
+    let blocks: u64 = arrivals.iter().map(|arrival| u64::from(arrival.blocks)).sum();
+    if blocks > MOST_BLOCKS {
+        return Err(format!(
+            "the requests fill {blocks} blocks, the pool has {MOST_BLOCKS}: take fewer, with --requests"
+        ));
     }
     let (input, output) =
         arrivals.iter().fold((0, 0), |(i, o), arrival| (i + arrival.input_tokens, o + arrival.output_tokens));

@@ -75,39 +75,54 @@ pub struct Push {
     pub fails: bool,
 }
 
-/// Draws what happens to each arrival; the same for the same seed.
-pub fn plan(arrivals: &[Arrival], consumers: u32, rates: Rates, seed: u64) -> Vec<Planned> {
-    let mut rng = SmallRng::seed_from_u64(seed ^ 0x686f_6c64);
-    arrivals.iter().map(|arrival| plan_one(arrival, consumers, rates, &mut rng)).collect()
+/// One source of chance for each kind of thing that happens, so that a rate which is changed changes that
+/// kind only, and two runs can be compared.
+struct Chance {
+    holds: SmallRng,
+    aborts: SmallRng,
+    freezes: SmallRng,
+    pushes: SmallRng,
 }
 
-fn plan_one(arrival: &Arrival, consumers: u32, rates: Rates, rng: &mut SmallRng) -> Planned {
+/// Draws what happens to each arrival; the same for the same seed.
+pub fn plan(arrivals: &[Arrival], consumers: u32, rates: Rates, seed: u64) -> Vec<Planned> {
+    let mut seeds = SmallRng::seed_from_u64(seed ^ 0x686f_6c64);
+    let mut source = || SmallRng::seed_from_u64(seeds.random());
+    let mut chance = Chance { holds: source(), aborts: source(), freezes: source(), pushes: source() };
+    arrivals.iter().map(|arrival| plan_one(arrival, consumers, rates, &mut chance)).collect()
+}
+
+fn plan_one(arrival: &Arrival, consumers: u32, rates: Rates, chance: &mut Chance) -> Planned {
+    let Chance { holds, aborts, freezes, pushes } = chance;
     let prefilled_at = Timestamp::from_millis(arrival.at_ms) + DECODE_FIRST.1;
-    let tracked_at = prefilled_at + Duration::from_millis(rng.random_range(0..=ENGINE_LAG_MS));
-    let handed_at = if rng.random_bool(DECODE_FIRST.0) { Timestamp::from_millis(arrival.at_ms) } else { tracked_at };
-    let wait = Duration::from_secs_f64(log_normal(rng, 2.0, 1.2));
+    let tracked_at = prefilled_at + Duration::from_millis(holds.random_range(0..=ENGINE_LAG_MS));
+    let handed_at = if holds.random_bool(DECODE_FIRST.0) { Timestamp::from_millis(arrival.at_ms) } else { tracked_at };
+    let wait = Duration::from_secs_f64(log_normal(holds, 2.0, 1.2));
     let starts_at = (handed_at + wait).max(prefilled_at);
-    let read =
-        |_| Read { starts_at, lasts: transfer_time(arrival.input_tokens, rng), freeze: freeze(rates.freeze, rng) };
+    let read = |_| Read {
+        starts_at,
+        lasts: transfer_time(arrival.input_tokens, holds),
+        freeze: freeze(rates.freeze, freezes),
+    };
     let reads: Vec<Read> = (0..consumers).map(read).collect();
     let last_read = reads.iter().map(Read::ends_at).max().unwrap_or(starts_at);
 
     // From one second before `track`, when an abort comes early, to the end of the last read.
-    let abort_at = rng.random_bool(rates.abort).then(|| {
+    let abort_at = aborts.random_bool(rates.abort).then(|| {
         let earliest = tracked_at.as_millis().saturating_sub(1_000);
-        between(Timestamp::from_millis(earliest), last_read, rng)
+        between(Timestamp::from_millis(earliest), last_read, aborts)
     });
-    let push = rng.random_bool(rates.push).then(|| Push {
-        starts_at: between(tracked_at, last_read, rng),
-        lasts: transfer_time(arrival.input_tokens, rng) + freeze(rates.freeze, rng).unwrap_or_default(),
-        fails: rng.random_bool(0.1),
+    let push = pushes.random_bool(rates.push).then(|| Push {
+        starts_at: between(tracked_at, last_read, pushes),
+        lasts: transfer_time(arrival.input_tokens, pushes) + freeze(rates.freeze, pushes).unwrap_or_default(),
+        fails: pushes.random_bool(0.1),
     });
     Planned {
-        id: request_id(rng).into(),
+        id: request_id(holds).into(),
         blocks: arrival.blocks,
         handed_at,
         tracked_at,
-        expected_known: rng.random_bool(0.75),
+        expected_known: holds.random_bool(0.75),
         abort_at,
         push,
         reads,
@@ -152,6 +167,15 @@ mod tests {
         let arrivals = generate(300, 1);
         assert_eq!(plan(&arrivals, 4, RATES, 5), plan(&arrivals, 4, RATES, 5));
         assert_ne!(plan(&arrivals, 4, RATES, 5), plan(&arrivals, 4, RATES, 6));
+    }
+
+    #[test]
+    fn a_rate_that_is_changed_leaves_everything_else_as_it_was() {
+        let arrivals = generate(300, 1);
+        let [some, more] = [0.1, 0.4].map(|abort| plan(&arrivals, 4, Rates { abort, ..RATES }, 5));
+        let aborts = |plan: &[Planned]| plan.iter().filter(|p| p.abort_at.is_some()).count();
+        assert!(aborts(&some) < aborts(&more));
+        assert!(some.iter().zip(&more).all(|(a, b)| a.id == b.id && a.reads == b.reads));
     }
 
     #[test]
