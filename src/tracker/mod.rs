@@ -247,7 +247,7 @@ impl<P: Send + 'static> SendTracker<P> {
         now: Timestamp,
         guard: &Guard,
     ) -> Result<Result<Tracked<P>, TrackError<P>>, P> {
-        let until = self.tombstone_until(now);
+        let until = self.tombstone_until(now).max(terms.deadline.as_millis());
         let word = match terms.expected {
             Some(0) => Word::completed_at_once(until),
             expected => Word::leased(terms.deadline.as_millis(), expected.unwrap_or(0)),
@@ -320,11 +320,14 @@ impl<P: Send + 'static> SendTracker<P> {
         }
         self.deadlines.schedule(entry.handle().index(), word.deadline());
         if before & CLOSED != 0 {
-            if let AbortEffect::Ended(end) = entry.value().abort(self.tombstone_until(now)) {
+            if let AbortEffect::Ended(End { released: true, .. }) = entry.value().abort(self.tombstone_until(now)) {
                 // SAFETY: the transition was made just now.
-                if let Some(release) = unsafe { self.release(&entry, end, now, guard) } {
-                    let (payload, reason) = (release.payload, TrackRefusal::ShutDown);
-                    return Err(TrackError { payload, reason });
+                if let Some(payload) = unsafe { entry.value().take_payload() } {
+                    // As if it had never been.
+                    self.tracked[stripe()].fetch_sub(ONE_TRACKED, Ordering::Relaxed);
+                    self.counters.add(Counter::WeightReleased, weight.into());
+                    self.bury(&entry, guard);
+                    return Err(TrackError { payload, reason: TrackRefusal::ShutDown });
                 }
             }
             // Somebody else has ended it and has the release: it was tracked, and then shut down.
@@ -445,8 +448,8 @@ impl<P: Send + 'static> SendTracker<P> {
                     self.counters.add(Counter::Notified, 1);
                     Notified::Completed(ended(end))
                 }
-                NotifyEffect::Conflict { stands, seen, end } => {
-                    self.counters.add(Counter::Notified, 1);
+                NotifyEffect::Conflict { stands, seen, end, early } => {
+                    self.counters.add(if early { Counter::EarlyKept } else { Counter::Notified }, 1);
                     self.counters.add(Counter::Conflicts, 1);
                     Notified::ExpectedConflict { claimed: told, stands, seen, ended: end.map(ended) }
                 }
@@ -486,10 +489,7 @@ impl<P: Send + 'static> SendTracker<P> {
                 ExpectEffect::Set { seen } => ExpectedSet::Set { seen },
                 // SAFETY: the transition was made just now, by this call.
                 ExpectEffect::Ended(end) => ExpectedSet::Completed(unsafe { self.ended(&entry, end, now, &guard) }),
-                ExpectEffect::Conflict { stands } => {
-                    self.counters.add(Counter::Conflicts, 1);
-                    ExpectedSet::Conflict { stands }
-                }
+                ExpectEffect::Conflict { stands } => ExpectedSet::Conflict { stands },
                 ExpectEffect::Early => {
                     self.counters.add(Counter::EarlyKept, 1);
                     ExpectedSet::Early
@@ -561,9 +561,8 @@ impl<P: Send + 'static> SendTracker<P> {
         loop {
             let Some(entry) = self.find_or_stash(id, hash, now, guard) else { return Renewed::Unknown };
             return match entry.value().renew(deadline.as_millis(), by, now.as_millis()) {
-                RenewEffect::Extended { was_overdue } => {
-                    if was_overdue {
-                        // The index has forgotten it.
+                RenewEffect::Extended { revived } => {
+                    if revived {
                         self.deadlines.schedule(entry.handle().index(), deadline.as_millis());
                     }
                     self.counters.add(Counter::Extended, 1);
