@@ -39,7 +39,9 @@ pub struct Report {
     pub late_notifications: u64,
     pub duplicates: u64,
     pub malformed: u64,
+    /// Reads during which a block was released, by the ground truth of the pool.
     pub stale_reads: u64,
+    /// Those of them that were not used: told stale, given up unverified, or lost with their engine.
     pub stale_reads_reported: u64,
     pub double_released: u64,
     pub leaked_blocks: u64,
