@@ -164,7 +164,7 @@ fn up_to_255_consumers_are_counted() {
     let t = SendTracker::with_config(config());
     lease(&t, "a", terms(30, 255), 1, at(0));
     // Numbers from all over their range.
-    let consumer = |n: u32| rank(if n % 2 == 0 { n + 1 } else { u32::MAX - n });
+    let consumer = |n: u32| rank(if n % 2 == 0 { n + 1 } else { ConsumerId::MAX - n });
     for n in 0..254 {
         assert_eq!(t.notify_expecting("a", consumer(n), 255, at(1)), counted(n + 1, 255));
     }

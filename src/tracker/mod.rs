@@ -105,7 +105,7 @@ type LeaseRef<'g, P> = Entry<'g, RequestId, LeaseEntry<P>>;
 /// }
 ///
 /// // A message that comes once more, or too late, is told what happened.
-/// assert_eq!(tracker.notify("cmpl-1", rank1, clock.now()), Notified::Late(Outcome::Completed));
+/// assert_eq!(tracker.notify("cmpl-1", rank1, clock.now()), Notified::LateDuplicate(Outcome::Completed));
 /// ```
 pub struct SendTracker<P> {
     map: CasMap<RequestId, LeaseEntry<P>>,
@@ -433,6 +433,10 @@ impl<P: Send + 'static> SendTracker<P> {
                 Notify::Duplicate(count) => {
                     self.counters.add(Counter::Duplicates, 1);
                     return Notified::Duplicate { seen: count.seen, expected: count.expected };
+                }
+                Notify::LateDuplicate(outcome) => {
+                    self.counters.add(Counter::Duplicates, 1);
+                    return Notified::LateDuplicate(outcome);
                 }
             };
             let ended = |end: End| {
