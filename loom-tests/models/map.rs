@@ -1,7 +1,7 @@
 //! The map, against a plain ordered map as its specification.
 
 use super::explorer::{name, outcomes};
-use super::harness::{Model, Orders, Owned, Role};
+use super::harness::{Model, Owned, Role};
 use crate::map::{CasMap, Entry, InsertError, pin};
 use equivalent::Equivalent;
 use std::collections::BTreeMap;
@@ -314,12 +314,12 @@ fn growth() {
         &[&[Get(10)], &[Insert(20, 2)]],
     );
     model(
-        Model::new("map: remove ‖ move", "nothing is left"),
+        Model::new("map: remove ‖ move", "nothing is left").bound(3),
         &[Insert(10, 1), Grow],
         &[&[Remove(10)], &[Insert(20, 2)]],
     );
     model(
-        Model::new("map: get ‖ beginning of growth", "nothing is lost"),
+        Model::new("map: get ‖ beginning of growth", "nothing is lost").bound(3),
         &[Insert(10, 1)],
         &[&[Get(10)], &[Grow, Insert(20, 2)]],
     );
@@ -337,7 +337,7 @@ fn growth_by_two() {
 #[test]
 fn growth_by_two_and_a_removal() {
     model(
-        Model::new("map: move ‖ move ‖ remove", "nothing is left").bound(1).weak_orders(Orders::Rotations),
+        Model::new("map: move ‖ move ‖ remove", "nothing is left").bound(2),
         &[Insert(10, 1), Grow],
         &[&[Insert(20, 2)], &[Insert(30, 3)], &[Remove(10)]],
     );
