@@ -85,19 +85,19 @@ fn play(model: Model, setup: fn() -> Scene, roles: &[Role<Scene, Vec<u32>>], clo
 #[test]
 fn schedule_and_visit() {
     play(
-        Model::new("deadline: schedule ‖ visit of a neighbour", "I3 I10").bound(3),
+        Model::new("deadline: schedule ‖ visit of a neighbour", "I3 I10").bound(4),
         || Scene::new(&[(0, 5)]),
         &[|s| s.schedule_and_visit(1, 5), |s| s.visit(5)],
         |s, found| s.close(found, 2),
     );
     play(
-        Model::new("deadline: schedule ‖ visit far away", "I3 I10").bound(3),
+        Model::new("deadline: schedule ‖ visit far away", "I3 I10").bound(4),
         || Scene::new(&[(0, 5)]),
         &[|s| s.schedule_and_visit(3, 5), |s| s.visit(5)],
         |s, found| s.close(found, 2),
     );
     play(
-        Model::new("deadline: visit ‖ visit", "I3 I10").bound(3),
+        Model::new("deadline: visit ‖ visit", "I3 I10").bound(4),
         || Scene::new(&[(0, 5), (1, 5), (2, 7)]),
         &[|s| s.visit(5), |s| s.visit(7)],
         |s, found| s.close(found, 3),
@@ -124,13 +124,13 @@ fn schedule_and_visit() {
 fn schedule_and_schedule() {
     // The one that comes second relies on the nodes that the first has lowered only if they are settled.
     play(
-        Model::new("deadline: schedule ‖ schedule, each then visits", "I3 I10").bound(3),
+        Model::new("deadline: schedule ‖ schedule, each then visits", "I3 I10").bound(4),
         || Scene::new(&[]),
         &[|s| s.schedule_and_visit(0, 5), |s| s.schedule_and_visit(1, 5)],
         |s, found| s.close(found, 2),
     );
     play(
-        Model::new("deadline: schedule ‖ schedule of a later one, each then visits", "I3 I10").bound(3),
+        Model::new("deadline: schedule ‖ schedule of a later one, each then visits", "I3 I10").bound(4),
         || Scene::new(&[]),
         &[|s| s.schedule_and_visit(0, 5), |s| s.schedule_and_visit(1, 6)],
         |s, found| s.close(found, 2),
@@ -140,7 +140,7 @@ fn schedule_and_schedule() {
 #[test]
 fn schedule_schedule_visit() {
     play(
-        Model::new("deadline: schedule ‖ schedule ‖ visit", "I3 I10").bound(2),
+        Model::new("deadline: schedule ‖ schedule ‖ visit", "I3 I10").bound(3),
         || Scene::new(&[(2, 5)]),
         &[
             |s| {
