@@ -20,12 +20,12 @@
 //!
 //! * **Lower** ([`schedule`](DeadlineIndex::schedule)), after the lease's word has got its new time: from
 //!   level 0 upwards, lower the node to that time if it is higher, in any case raise its version, and
-//!   mark it unsettled if it was lowered. Stop at a node that is low enough and settled. Then, from above,
-//!   mark as settled those that have not changed since.
+//!   mark it unsettled if it was lowered. Stop at a node that is low enough and settled; carry an unsettled
+//!   one's own, lower time upwards. Then, from above, mark as settled those that have not changed since.
 //! * **Raise** (a visit): read the node, look at everything below it, exchange the node as read for the
 //!   minimum that was found. If something below was lowered after it was looked at, the version has
 //!   changed, and the exchange fails; if before, the look has seen it. No scan ever hides an entry, not even
-//!   for a moment, and a visitor that stalls keeps nothing from the others.
+//!   for a moment, and a visitor that stalls keeps nothing from the others. A visit never lowers a node.
 //! * **Settled** means that all nodes above are at least as low. A lowering that stalls half-way up leaves
 //!   its nodes unsettled, so another one that comes along the same way does not rely on it.
 //!
@@ -108,7 +108,7 @@ impl<const HEIGHT: usize> DeadlineIndex<HEIGHT> {
             return;
         }
         let mut lowered: [Option<(&AtomicNode, Node)>; HEIGHT] = [None; HEIGHT];
-        let mut at = slot;
+        let (mut at, mut time) = (slot, time);
         for level in 0..HEIGHT {
             at >>= BITS;
             let Some(node) = self.levels[level].get_or_alloc(at) else { break };
@@ -126,6 +126,9 @@ impl<const HEIGHT: usize> DeadlineIndex<HEIGHT> {
                 break;
             }
             lowered[level] = Some((node, new));
+            // The node may be lower than we needed, by one who has not come further yet. We are going to
+            // say that it is settled, so what is above has to be as low as it is.
+            time = new.min();
         }
         // From above. If one has changed since, whoever changed it has seen it unsettled, and went on.
         for (node, new) in lowered.into_iter().rev().flatten() {
@@ -161,6 +164,12 @@ impl<const HEIGHT: usize> DeadlineIndex<HEIGHT> {
                 0 => look(child),
                 _ => self.visit_node(level - 1, child, now, look),
             });
+        }
+        if min < seen.min() {
+            // Something below was lowered meanwhile. Whoever did that is on the way up, and lowers this
+            // node, too; were we to do it, the node would look settled, and the other stop here, before
+            // what is above is low enough.
+            return min;
         }
         // A raise; an unsettled node stays so, since something above may be higher than it was.
         match node.exchange(seen, seen.changed(min, !seen.is_settled())) {
