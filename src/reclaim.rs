@@ -59,7 +59,7 @@ mod imp {
 #[path = "reclaim_loom.rs"]
 mod imp;
 
-#[cfg(all(test, kvlease_loom))]
-pub(crate) use imp::{begin, bury_all};
 pub(crate) use imp::{Fate, free};
 pub use imp::{Guard, pin};
+#[cfg(all(test, kvlease_loom))]
+pub(crate) use imp::{begin, bury_all};

@@ -4,7 +4,9 @@ use super::explorer::{name, outcomes};
 use super::harness::{Model, Owned, Role};
 use crate::ConsumerId;
 use crate::lease::entry::{LeaseEntry, Notify as Notified};
-use crate::lease::word::{AbortEffect, ArmEffect, BeginEffect, EndEffect, ExpectEffect, NotifyEffect, Step, SweepEffect};
+use crate::lease::word::{
+    AbortEffect, ArmEffect, BeginEffect, EndEffect, ExpectEffect, NotifyEffect, Step, SweepEffect,
+};
 use crate::lease::word::{End, Word};
 use crate::sync::UnsafeCell;
 use std::fmt::Debug;
