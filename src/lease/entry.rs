@@ -327,3 +327,186 @@ impl Drop for ConsumerSet {
         }
     }
 }
+
+#[cfg(all(test, not(kvlease_loom)))]
+mod tests {
+    use super::super::word::Phase;
+    use super::*;
+    use crate::Outcome;
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicUsize;
+
+    fn consumer(n: u32) -> ConsumerId {
+        ConsumerId::new(n).unwrap()
+    }
+
+    fn chunks(set: &ConsumerSet) -> usize {
+        let mut count = 0;
+        let mut at = set.more.load(Ordering::Acquire);
+        // SAFETY: published chunks live as long as the set.
+        while let Some(chunk) = unsafe { at.as_ref() } {
+            count += 1;
+            at = chunk.more.load(Ordering::Acquire);
+        }
+        count
+    }
+
+    #[test]
+    fn a_set_of_any_size_holds_each_consumer_once() {
+        for size in [1, INLINE, INLINE + 1, INLINE + CHUNK, INLINE + CHUNK + 1, 255] {
+            let set = ConsumerSet::new();
+            // Neither in order nor dense.
+            let members: Vec<_> = (0..size as u32).map(|n| consumer(n.wrapping_mul(2_654_435_761) | 1)).collect();
+            for (i, member) in members.iter().enumerate() {
+                assert!(!set.contains(*member), "{i} of {size}");
+                assert!(set.insert(*member), "{i} of {size}");
+                assert!(members[..=i].iter().all(|m| set.contains(*m) && !set.insert(*m)), "{i} of {size}");
+            }
+            assert!(!set.contains(consumer(2)));
+            assert_eq!(chunks(&set), size.saturating_sub(INLINE).div_ceil(CHUNK), "{size}");
+        }
+    }
+
+    #[test]
+    fn of_threads_that_insert_the_same_consumers_one_wins_each() {
+        const THREADS: usize = 4;
+        let members = if cfg!(miri) { INLINE as u32 + 3 } else { 255 };
+        for _ in 0..if cfg!(miri) { 1 } else { 50 } {
+            let set = ConsumerSet::new();
+            let wins: Vec<_> = (0..members).map(|_| AtomicUsize::new(0)).collect();
+            let barrier = Barrier::new(THREADS);
+            std::thread::scope(|s| {
+                for t in 0..THREADS as u32 {
+                    let (set, wins, barrier) = (&set, &wins, &barrier);
+                    s.spawn(move || {
+                        barrier.wait();
+                        // Two in the same order, two from elsewhere.
+                        for i in 0..members {
+                            let n = (i + t / 2 * 100) % members;
+                            if set.insert(consumer(n + 1)) {
+                                wins[n as usize].fetch_add(1, Ordering::Relaxed);
+                            }
+                            assert!(set.contains(consumer(n + 1)));
+                        }
+                    });
+                }
+            });
+            assert!(wins.iter().all(|n| n.load(Ordering::Relaxed) == 1));
+            assert_eq!(chunks(&set), (members as usize - INLINE).div_ceil(CHUNK));
+        }
+    }
+
+    #[test]
+    fn a_repeated_consumer_is_a_duplicate_and_a_256th_one_too_many() {
+        let lease = LeaseEntry::new(Word::leased(100, 0), 0, 0, None, Some(()));
+        for n in 1..=255 {
+            let count = Count { seen: n, expected: None };
+            assert_eq!(lease.notify(consumer(n), 0, 200), Notify::Effect(NotifyEffect::Counted(count)));
+            assert_eq!(lease.notify(consumer(n), 0, 200), Notify::Duplicate(count));
+        }
+        assert_eq!(lease.notify(consumer(256), 0, 200), Notify::Effect(NotifyEffect::TooMany));
+        assert!(!lease.consumers.contains(consumer(256)), "it took no room");
+        assert_eq!(lease.notify(consumer(1), 0, 200), Notify::Duplicate(Count { seen: 255, expected: None }));
+        let end = End { outcome: Outcome::Completed, released: true, was_overdue: false };
+        assert_eq!(lease.set_expected(255, 200), ExpectEffect::Ended(end));
+        assert_eq!(lease.notify(consumer(1), 0, 200), Notify::Effect(NotifyEffect::Late(Outcome::Completed)));
+        assert_eq!(lease.notify(consumer(256), 0, 200), Notify::Effect(NotifyEffect::Late(Outcome::Completed)));
+    }
+
+    #[test]
+    fn a_lease_waits_for_the_first_that_is_heard_of() {
+        let named = LeaseEntry::new(Word::leased(100, 3), 0, 0, Some(consumer(9)), Some(()));
+        named.notify(consumer(1), 0, 200);
+        assert_eq!(named.waits_for(), Some(consumer(9)));
+
+        let open = LeaseEntry::new(Word::leased(100, 3), 0, 0, None, Some(()));
+        assert_eq!(open.waits_for(), None);
+        open.renew(50, Some(consumer(2)), 0);
+        open.notify(consumer(1), 0, 200);
+        assert_eq!(open.waits_for(), Some(consumer(2)));
+
+        let ended = LeaseEntry::new(Word::leased(100, 3), 0, 0, None, Some(()));
+        ended.abort(200);
+        ended.notify(consumer(1), 0, 200);
+        ended.renew(500, Some(consumer(1)), 0);
+        assert_eq!(ended.waits_for(), None, "what comes late teaches nothing");
+    }
+
+    #[test]
+    fn an_early_entry_is_armed_once_and_keeps_what_was_stashed() {
+        let entry = LeaseEntry::early(70);
+        assert_eq!((entry.stamp(), entry.due()), (70, 70));
+        assert_eq!(entry.notify(consumer(1), 0, 200), Notify::Effect(NotifyEffect::Early));
+        assert_eq!(entry.renew(120, Some(consumer(1)), 0), RenewEffect::Early);
+        assert_eq!(entry.arm(), ArmEffect::Armed);
+        assert_eq!(entry.arm(), ArmEffect::AlreadyTracked);
+        assert!(!entry.drop_early(), "somebody is arming it");
+        assert_eq!(entry.notify(consumer(2), 0, 200), Notify::Effect(NotifyEffect::Early));
+        let (word, end) = entry.finish_arming(100, Some(3), 50, 7, None, "payload", 200);
+        assert_eq!((word, end), (Word::new(Phase::Leased, 120, 2, 3, 0), None));
+        assert_eq!((entry.load(), entry.stamp(), entry.weight()), (word, 50, 7));
+        assert_eq!(entry.waits_for(), Some(consumer(1)));
+        assert!(matches!(entry.notify(consumer(2), 0, 200), Notify::Duplicate(_)));
+        assert!(matches!(entry.notify(consumer(3), 0, 200), Notify::Effect(NotifyEffect::Ended(_))));
+        // SAFETY: the notification above ended the lease, with no transfer in flight.
+        assert_eq!(unsafe { entry.take_payload() }, Some("payload"));
+    }
+
+    #[test]
+    fn an_early_entry_is_dropped_once_and_is_then_gone_for_all() {
+        let entry = LeaseEntry::<()>::early(70);
+        entry.notify(consumer(1), 0, 200);
+        assert_eq!(entry.sweep(69, false, 200), SweepEffect::NotBefore(70));
+        assert!(entry.drop_early() && !entry.drop_early());
+        assert_eq!(entry.arm(), ArmEffect::Gone);
+        assert_eq!(entry.notify(consumer(1), 0, 200), Notify::Effect(NotifyEffect::Gone));
+        assert_eq!(entry.notify(consumer(2), 0, 200), Notify::Effect(NotifyEffect::Gone));
+        assert_eq!(entry.abort(200), AbortEffect::Gone);
+        assert_eq!(entry.sweep(0, false, 200), SweepEffect::Remove { tombstone: false });
+    }
+
+    #[test]
+    fn of_threads_that_end_a_lease_one_has_the_payload() {
+        for _ in 0..if cfg!(miri) { 3 } else { 2_000 } {
+            // A box, so that a payload taken twice, or not after its write, is seen by the tools, too.
+            let lease = LeaseEntry::<Box<u32>>::early(1_000);
+            let taken = AtomicUsize::new(0);
+            // SAFETY: each caller has just been told that the payload is its own.
+            let take = || {
+                assert_eq!(taken.fetch_add(*unsafe { lease.take_payload() }.unwrap() as usize, Ordering::Relaxed), 0)
+            };
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    assert_eq!(lease.arm(), ArmEffect::Armed);
+                    let armed = lease.finish_arming(10, Some(2), 0, 0, None, Box::new(1), 200);
+                    if armed.1.is_some_and(|end| end.released) {
+                        take();
+                    }
+                });
+                for n in 1..=2 {
+                    let (lease, take) = (&lease, &take);
+                    s.spawn(move || {
+                        if lease.begin_transfer() == BeginEffect::Begun
+                            && matches!(lease.end_transfer(true, 200), EndEffect::Release(..))
+                        {
+                            take();
+                        }
+                        if let Notify::Effect(NotifyEffect::Ended(End { released: true, .. })) =
+                            lease.notify(consumer(n), 0, 200)
+                        {
+                            take();
+                        }
+                    });
+                }
+                if let SweepEffect::Ended(End { released: true, .. }, _) = lease.sweep(20, false, 200) {
+                    take();
+                }
+            });
+            if lease.load().is_live() {
+                assert!(matches!(lease.abort(200), AbortEffect::Ended(_)));
+                take();
+            }
+            assert_eq!(taken.load(Ordering::Relaxed), 1);
+        }
+    }
+}

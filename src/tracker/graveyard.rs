@@ -30,3 +30,51 @@ impl Graveyard {
         old.checked_sub(1).map(Handle::from_bits)
     }
 }
+
+#[cfg(all(test, not(kvlease_loom)))]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn without_room_each_goes_at_once() {
+        let ring = Graveyard::new(0);
+        for bits in [0, 7, (1 << 62) - 1] {
+            assert_eq!(ring.bury(Handle::from_bits(bits)), Some(Handle::from_bits(bits)));
+        }
+    }
+
+    #[test]
+    fn the_oldest_goes_first_and_only_when_the_ring_is_full() {
+        for capacity in [1, 2, 3, 64] {
+            let ring = Graveyard::new(capacity);
+            for n in 0..200u64 {
+                // The handle of slot 0 in generation 0 is a handle like any other.
+                let oldest = n.checked_sub(capacity as u64).map(Handle::from_bits);
+                assert_eq!(ring.bury(Handle::from_bits(n)), oldest, "{n} of {capacity}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_threads_that_bury_each_handle_comes_out_once_or_stays() {
+        let per_thread = if cfg!(miri) { 20 } else { 20_000 };
+        let ring = Graveyard::new(5);
+        let mut out: Vec<u64> = std::thread::scope(|s| {
+            let threads: Vec<_> = (0..4)
+                .map(|t| {
+                    let ring = &ring;
+                    s.spawn(move || {
+                        let mine = (0..per_thread).map(|n| Handle::from_bits(t * per_thread + n));
+                        mine.filter_map(|handle| ring.bury(handle)).map(Handle::to_bits).collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(out.len() as u64, 4 * per_thread - 5);
+        out.extend(ring.places.iter().map(|place| place.load(Ordering::Relaxed) - 1));
+        let distinct: BTreeSet<u64> = out.iter().copied().collect();
+        assert_eq!((distinct.len(), out.len() as u64), (out.len(), 4 * per_thread));
+    }
+}
