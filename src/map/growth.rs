@@ -134,12 +134,12 @@ impl Indexes {
 
     /// Makes the successor current. Called once for each index, by the thread that moved its last bucket.
     fn promote(&self, index: &Index, guard: &Guard) {
-        let old = std::ptr::from_ref(index).cast_mut();
+        let seen = std::ptr::from_ref(index).cast_mut();
         // Release: pairs with `current`. It cannot fail: only the promoter of the current index changes it.
-        let promoted =
-            self.current.compare_exchange(old, index.next_ptr(), Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        debug_assert!(promoted);
-        if promoted {
+        let promoted = self.current.compare_exchange(seen, index.next_ptr(), Ordering::AcqRel, Ordering::Relaxed);
+        debug_assert!(promoted.is_ok());
+        if let Ok(old) = promoted {
+            // The pointer as it was stored: one made from the reference could not be freed through.
             let old = Retired(old);
             guard.defer(move || {
                 let Retired(old) = { old };
