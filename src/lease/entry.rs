@@ -471,9 +471,11 @@ mod tests {
             // A box, so that a payload taken twice, or not after its write, is seen by the tools, too.
             let lease = LeaseEntry::<Box<u32>>::early(1_000);
             let taken = AtomicUsize::new(0);
-            // SAFETY: each caller has just been told that the payload is its own.
             let take = || {
-                assert_eq!(taken.fetch_add(*unsafe { lease.take_payload() }.unwrap() as usize, Ordering::Relaxed), 0)
+                // SAFETY: each caller has just been told that the payload is its own.
+                let payload = unsafe { lease.take_payload() };
+                assert_eq!(payload.as_deref(), Some(&1));
+                assert_eq!(taken.fetch_add(1, Ordering::Relaxed), 0);
             };
             std::thread::scope(|s| {
                 s.spawn(|| {
