@@ -9,7 +9,7 @@ use super::word::{
     RenewEffect, Step, SweepEffect, Word,
 };
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, UnsafeCell};
-use crate::{ConsumerId, Outcome};
+use crate::{ConsumerId, Outcome, Terms, Timestamp};
 use std::ptr;
 
 pub(crate) struct LeaseEntry<P> {
@@ -39,12 +39,12 @@ pub(crate) enum Notify {
 
 impl<P> LeaseEntry<P> {
     /// A lease that runs (or, with a word to that effect and no payload, one that has ended at once).
-    pub(crate) fn new(word: Word, now: u64, weight: u32, waits_for: Option<ConsumerId>, payload: Option<P>) -> Self {
+    pub(crate) fn new(word: Word, terms: &Terms, now: u64, payload: Option<P>) -> Self {
         LeaseEntry {
             word: AtomicU64::new(word.0),
             stamp: AtomicU64::new(now),
-            weight: AtomicU32::new(weight),
-            waits_for: AtomicU32::new(waits_for.map_or(0, ConsumerId::get)),
+            weight: AtomicU32::new(terms.weight),
+            waits_for: AtomicU32::new(terms.waits_for.map_or(0, ConsumerId::get)),
             consumers: ConsumerSet::new(),
             payload: UnsafeCell::new(payload),
         }
@@ -52,7 +52,7 @@ impl<P> LeaseEntry<P> {
 
     /// A placeholder for a lease of which a message came first; dropped at `drop_at`.
     pub(crate) fn early(drop_at: u64) -> Self {
-        Self::new(Word::EARLY, drop_at, 0, None, None)
+        Self::new(Word::EARLY, &Terms::until(Timestamp::ZERO), drop_at, None)
     }
 
     /// The payload of an entry that was never published.
@@ -168,24 +168,21 @@ impl<P> LeaseEntry<P> {
     /// The second half of a `track` on an early entry, by the caller whose [`arm`](Self::arm) succeeded.
     pub(crate) fn finish_arming(
         &self,
-        deadline: u64,
-        expected: Option<u32>,
-        now: u64,
-        weight: u32,
-        waits_for: Option<ConsumerId>,
+        terms: &Terms,
         payload: P,
+        now: u64,
         tombstone_until: u64,
     ) -> (Word, Option<End>) {
         // SAFETY: while the phase is `Arming`, the payload is the armer's alone.
         self.payload.with_mut(|at| unsafe { *at = Some(payload) });
         // Relaxed: published by the exchange below.
         self.stamp.store(now, Ordering::Relaxed);
-        self.weight.store(weight, Ordering::Relaxed);
-        if let Some(consumer) = waits_for {
+        self.weight.store(terms.weight, Ordering::Relaxed);
+        if let Some(consumer) = terms.waits_for {
             self.waits_for.swap(consumer.get(), Ordering::Relaxed);
         }
         self.apply(|word| {
-            let (new, end) = word.finish_arming(deadline, expected, tombstone_until);
+            let (new, end) = word.finish_arming(terms.deadline.as_millis(), terms.expected, tombstone_until);
             Step::Change(new, (new, end))
         })
     }
