@@ -54,6 +54,7 @@ struct Tombstone {
     id: &'static str,
     outcome: Outcome,
     until: Timestamp,
+    seen: BTreeSet<u32>,
     /// Tracked again, or past its time. It keeps its place among the latest ends.
     forgotten: bool,
 }
@@ -139,7 +140,7 @@ impl Model {
         self.counters.released += 1;
         let ttl = self.config.tombstone_ttl.max(self.config.early_ttl);
         let until = lease.deadline.max(now + ttl);
-        self.tombstones.push(Tombstone { id, outcome, until, forgotten: false });
+        self.tombstones.push(Tombstone { id, outcome, until, seen: lease.seen, forgotten: false });
         if self.tombstones.len() > self.config.tombstone_capacity {
             self.tombstones.remove(0);
         }
@@ -204,6 +205,12 @@ impl Model {
             return Notified::Refused(NotifyRefusal::ExpectedOutOfRange { claimed });
         }
         if let Some(outcome) = self.outcome(id) {
+            let tombstone = || self.remembered().find(|t| t.id == id).map(|t| &t.seen);
+            let seen = self.leases.get(id).map(|l| &l.seen).or_else(tombstone);
+            if seen.is_some_and(|seen| seen.contains(&by)) {
+                self.counters.duplicates += 1;
+                return Notified::LateDuplicate(outcome);
+            }
             return Notified::Late(outcome);
         }
         let Some(lease) = self.live_lease(id) else {

@@ -428,11 +428,11 @@ where
             }
             let slot = self.slots.get(reference.slot())?;
             let meta = slot.load_meta();
-            // SAFETY (of `key`): live, in the generation that was seen, under the guard of our caller.
-            if meta.state() == State::Live
-                && reference.is_of(meta.generation())
-                && key.equivalent(unsafe { slot.key() })
-            {
+            if meta.state() != State::Live || !reference.is_of(meta.generation()) {
+                continue;
+            }
+            // SAFETY: live, in the generation that was seen, under the guard of our caller.
+            if key.equivalent(unsafe { slot.key() }) {
                 return self.entry(slot, meta, reference.slot());
             }
         }
@@ -457,8 +457,11 @@ where
                 slot.publish(meta);
                 meta = slot.load_meta();
             }
-            // SAFETY (of `key`): live, in the generation that was seen, under the guard of our caller.
-            if meta.state() == State::Live && reference.is_of(meta.generation()) && key.eq(unsafe { slot.key() }) {
+            if meta.state() != State::Live || !reference.is_of(meta.generation()) {
+                continue;
+            }
+            // SAFETY: live, in the generation that was seen, under the guard of our caller.
+            if key.eq(unsafe { slot.key() }) {
                 return self.entry(slot, meta, reference.slot());
             }
         }
