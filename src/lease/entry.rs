@@ -368,12 +368,16 @@ impl Drop for ConsumerSet {
 mod tests {
     use super::super::word::Phase;
     use super::*;
-    use crate::Outcome;
     use std::sync::Barrier;
     use std::sync::atomic::AtomicUsize;
 
     fn consumer(n: u32) -> ConsumerId {
         ConsumerId::new(n).unwrap()
+    }
+
+    /// Until 100, of which only what the word does not hold matters to `new`.
+    fn terms(waits_for: Option<ConsumerId>) -> Terms {
+        Terms { waits_for, ..Terms::until(Timestamp::from_millis(100)) }
     }
 
     fn chunks(set: &ConsumerSet) -> usize {
@@ -392,13 +396,17 @@ mod tests {
         for size in [1, INLINE, INLINE + 1, INLINE + CHUNK, INLINE + CHUNK + 1, 255] {
             let set = ConsumerSet::new();
             // Neither in order nor dense.
-            let members: Vec<_> = (0..size as u32).map(|n| consumer(n.wrapping_mul(2_654_435_761) | 1)).collect();
+            let members: Vec<_> =
+                (0..size as u32).map(|n| consumer((n.wrapping_mul(2_654_435_761) >> 1) + 1)).collect();
             for (i, member) in members.iter().enumerate() {
-                assert!(!set.contains(*member), "{i} of {size}");
-                assert!(set.insert(*member), "{i} of {size}");
-                assert!(members[..=i].iter().all(|m| set.contains(*m) && !set.insert(*m)), "{i} of {size}");
+                assert!(set.find(*member).is_none(), "{i} of {size}");
+                assert!(set.claim(*member).is_some(), "{i} of {size}");
+                assert!(
+                    members[..=i].iter().all(|m| set.find(*m).is_some() && set.claim(*m).is_none()),
+                    "{i} of {size}"
+                );
             }
-            assert!(!set.contains(consumer(2)));
+            assert!(set.find(consumer(2)).is_none());
             assert_eq!(chunks(&set), size.saturating_sub(INLINE).div_ceil(CHUNK), "{size}");
         }
     }
@@ -419,10 +427,10 @@ mod tests {
                         // Two in the same order, two from elsewhere.
                         for i in 0..members {
                             let n = (i + t / 2 * 100) % members;
-                            if set.insert(consumer(n + 1)) {
+                            if set.claim(consumer(n + 1)).is_some() {
                                 wins[n as usize].fetch_add(1, Ordering::Relaxed);
                             }
-                            assert!(set.contains(consumer(n + 1)));
+                            assert!(set.find(consumer(n + 1)).is_some());
                         }
                     });
                 }
@@ -434,34 +442,48 @@ mod tests {
 
     #[test]
     fn a_repeated_consumer_is_a_duplicate_and_a_256th_one_too_many() {
-        let lease = LeaseEntry::new(Word::leased(100, 0), 0, 0, None, Some(()));
+        let lease = LeaseEntry::new(Word::leased(100, 0), &terms(None), 0, Some(()));
         for n in 1..=255 {
             let count = Count { seen: n, expected: None };
             assert_eq!(lease.notify(consumer(n), 0, 200), Notify::Effect(NotifyEffect::Counted(count)));
             assert_eq!(lease.notify(consumer(n), 0, 200), Notify::Duplicate(count));
         }
         assert_eq!(lease.notify(consumer(256), 0, 200), Notify::Effect(NotifyEffect::TooMany));
-        assert!(!lease.consumers.contains(consumer(256)), "it took no room");
+        assert!(lease.consumers.find(consumer(256)).is_none(), "it took no room");
         assert_eq!(lease.notify(consumer(1), 0, 200), Notify::Duplicate(Count { seen: 255, expected: None }));
         let end = End { outcome: Outcome::Completed, released: true, was_overdue: false };
         assert_eq!(lease.set_expected(255, 200), ExpectEffect::Ended(end));
-        assert_eq!(lease.notify(consumer(1), 0, 200), Notify::Effect(NotifyEffect::Late(Outcome::Completed)));
+        assert_eq!(lease.notify(consumer(1), 0, 200), Notify::LateDuplicate(Outcome::Completed));
         assert_eq!(lease.notify(consumer(256), 0, 200), Notify::Effect(NotifyEffect::Late(Outcome::Completed)));
     }
 
     #[test]
+    fn a_claim_is_marked_only_when_it_was_counted() {
+        let lease = LeaseEntry::new(Word::leased(100, 2), &terms(None), 0, Some(()));
+        lease.notify(consumer(1), 0, 200);
+        // A claim that a sweep overtakes.
+        assert!(lease.consumers.claim(consumer(2)).is_some());
+        assert!(matches!(lease.abort(200), AbortEffect::Ended(_)));
+        assert_eq!(lease.notify(consumer(1), 0, 200), Notify::LateDuplicate(Outcome::Aborted));
+        assert_eq!(lease.notify(consumer(2), 0, 200), Notify::Effect(NotifyEffect::Late(Outcome::Aborted)));
+        assert_eq!(lease.notify(consumer(3), 0, 200), Notify::Effect(NotifyEffect::Late(Outcome::Aborted)));
+        assert_eq!(lease.consumers.find(consumer(1)).unwrap().consumer(), 1, "the mark is no part of the number");
+        assert!(lease.consumers.find(consumer(3)).is_none(), "what comes late takes no room");
+    }
+
+    #[test]
     fn a_lease_waits_for_the_first_that_is_heard_of() {
-        let named = LeaseEntry::new(Word::leased(100, 3), 0, 0, Some(consumer(9)), Some(()));
+        let named = LeaseEntry::new(Word::leased(100, 3), &terms(Some(consumer(9))), 0, Some(()));
         named.notify(consumer(1), 0, 200);
         assert_eq!(named.waits_for(), Some(consumer(9)));
 
-        let open = LeaseEntry::new(Word::leased(100, 3), 0, 0, None, Some(()));
+        let open = LeaseEntry::new(Word::leased(100, 3), &terms(None), 0, Some(()));
         assert_eq!(open.waits_for(), None);
         open.renew(50, Some(consumer(2)), 0);
         open.notify(consumer(1), 0, 200);
         assert_eq!(open.waits_for(), Some(consumer(2)));
 
-        let ended = LeaseEntry::new(Word::leased(100, 3), 0, 0, None, Some(()));
+        let ended = LeaseEntry::new(Word::leased(100, 3), &terms(None), 0, Some(()));
         ended.abort(200);
         ended.notify(consumer(1), 0, 200);
         ended.renew(500, Some(consumer(1)), 0);
@@ -478,7 +500,7 @@ mod tests {
         assert_eq!(entry.arm(), ArmEffect::AlreadyTracked);
         assert!(!entry.drop_early(), "somebody is arming it");
         assert_eq!(entry.notify(consumer(2), 0, 200), Notify::Effect(NotifyEffect::Early));
-        let (word, end) = entry.finish_arming(100, Some(3), 50, 7, None, "payload", 200);
+        let (word, end) = entry.finish_arming(&Terms { weight: 7, ..terms(None).consumers(3) }, "payload", 50, 200);
         assert_eq!((word, end), (Word::new(Phase::Leased, 120, 2, 3, 0), None));
         assert_eq!((entry.load(), entry.stamp(), entry.weight()), (word, 50, 7));
         assert_eq!(entry.waits_for(), Some(consumer(1)));
@@ -516,7 +538,7 @@ mod tests {
             std::thread::scope(|s| {
                 s.spawn(|| {
                     assert_eq!(lease.arm(), ArmEffect::Armed);
-                    let armed = lease.finish_arming(10, Some(2), 0, 0, None, Box::new(1), 200);
+                    let armed = lease.finish_arming(&terms(None).consumers(2), Box::new(1), 0, 200);
                     if armed.1.is_some_and(|end| end.released) {
                         take();
                     }
@@ -536,7 +558,7 @@ mod tests {
                         }
                     });
                 }
-                if let SweepEffect::Ended(End { released: true, .. }, _) = lease.sweep(20, false, 200) {
+                if let SweepEffect::Ended(End { released: true, .. }, _) = lease.sweep(120, false, 200) {
                     take();
                 }
             });

@@ -141,7 +141,7 @@ fn work<S: BuildHasher + Default>(
     let mut random = Random::new(lane as u64);
     let mut log = Vec::with_capacity(calls);
     for i in 0..calls {
-        let number = (i as u64) << 8 | lane as u64 + 1;
+        let number = i as u64 * 64 + lane as u64 + 1;
         // More and more keys, so that the map grows all the time; mostly the last few.
         let last = 1 + i as u64 * keys / calls as u64;
         let recent = if random.below(4) == 0 { keys } else { 2 };
