@@ -8,6 +8,7 @@ mod map;
 mod tracker;
 
 use checker::{Violation, Work};
+use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
@@ -58,6 +59,14 @@ impl Gate {
                 }
             }
         }
+    }
+}
+
+/// Now and then lets another thread run, in the middle of a call: from the caller's code that it runs.
+fn interrupt() {
+    thread_local!(static RANDOM: RefCell<Random> = RefCell::new(Random::new(0)));
+    if RANDOM.with_borrow_mut(|random| random.below(12)) == 0 {
+        std::thread::yield_now();
     }
 }
 

@@ -1,7 +1,7 @@
 //! The map, key by key.
 
 use crate::checker::{Call, Object, Violation, Work, check};
-use crate::{Budget, Gate, Random, Stamps};
+use crate::{Budget, Gate, Random, Stamps, interrupt};
 use kvlease::map::{self, CasMap, Entry, InsertError};
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -14,6 +14,7 @@ struct Key {
 
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
+        interrupt();
         self.key == other.key
     }
 }
@@ -22,6 +23,7 @@ impl Eq for Key {}
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
+        interrupt();
         state.write_u64(self.key);
     }
 }
@@ -229,7 +231,7 @@ fn the_map_is_linearizable() {
         let calls = 2_000;
         match round % 4 {
             0 => one_round::<map::RandomState>(2, 4, calls),
-            1 => one_round::<map::RandomState>(400, 4, calls),
+            1 => one_round::<map::RandomState>(200, 4, calls),
             2 => one_round::<Crowded>(60, 4, calls),
             _ => one_round::<map::RandomState>(30, 8, calls / 2),
         }
