@@ -67,7 +67,6 @@
 //!         }
 //!     })
 //! }
-//! # let _ = poll::<kvlease::transport::in_process::Agent, kvlease::transport::in_process::Sender>;
 //! ```
 //!
 //! # Progress and cost
