@@ -80,6 +80,7 @@
 
 pub mod consumer;
 mod deadline;
+pub mod docs;
 mod id;
 mod lease;
 pub mod map;
