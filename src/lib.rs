@@ -67,7 +67,6 @@
 //!         }
 //!     })
 //! }
-//! # let _ = poll::<kvlease::transport::in_process::Agent, kvlease::transport::in_process::Sender>;
 //! ```
 //!
 //! # Progress and cost
@@ -81,6 +80,7 @@
 
 pub mod consumer;
 mod deadline;
+pub mod docs;
 mod id;
 mod lease;
 pub mod map;

@@ -46,7 +46,8 @@
 //!
 //! **Memory ordering.** What happens before an insert or a replacement in its thread is visible to
 //! whoever observes the entry or the value. What happens before a removal is visible to the destructors
-//! of key and value. Each atomic access in the source names its partner.
+//! of key and value. [`docs::orderings`](crate::docs::orderings)
+//! lists every atomic access and its partner.
 //!
 //! **Memory.** Keys and values lie in pooled slots that never move. Once warm, neither insert nor removal
 //! allocates, but for one small bookkeeping node of the epoch collector in 64 removals. A removed key
