@@ -33,10 +33,33 @@ mod imp {
             self.0.flush();
         }
     }
+
+    /// Frees what nobody can still be looking at.
+    pub(crate) fn free<T>(corpse: Box<T>) {
+        drop(corpse);
+    }
+
+    /// Under loom, where an object is in its life; here nothing.
+    #[derive(Debug, Default)]
+    pub(crate) struct Fate;
+
+    impl Fate {
+        #[inline(always)]
+        pub(crate) fn retire(&self) {}
+        #[inline(always)]
+        pub(crate) fn reclaim(&self) {}
+        #[inline(always)]
+        pub(crate) fn revive(&self) {}
+        #[inline(always)]
+        pub(crate) fn check(&self) {}
+    }
 }
 
 #[cfg(kvlease_loom)]
 #[path = "reclaim_loom.rs"]
 mod imp;
 
+#[cfg(all(test, kvlease_loom))]
+pub(crate) use imp::{begin, bury_all};
+pub(crate) use imp::{Fate, free};
 pub use imp::{Guard, pin};

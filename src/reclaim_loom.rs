@@ -1,30 +1,45 @@
 //! Reclamation under loom: a graveyard that checks, in place of the epoch.
 //!
-//! Two modes. By default what is deferred waits until [`bury_all`], at the end of the model, so that
-//! nothing is reused and any access to what was retired is still defined and can be caught by the caller's
-//! assertions. With [`set_reuse`] it runs at the earliest moment that the contract of a guard allows: when
-//! the last guard that existed at the time of the `defer` has gone. The real epoch is never faster.
+//! Two modes, chosen by [`begin`]. In the first what is deferred waits until [`bury_all`], at the end of the
+//! model, so nothing is used again, and pinning is invisible to loom. In the second, *reuse*, it runs at the
+//! earliest moment that the contract of a guard allows: when the last guard that existed at the time of the
+//! `defer` has gone. The real epoch is never faster.
 //!
 //! loom runs all threads of a model on one thread of the system, so the state is a plain thread-local,
-//! invisible to loom. The happens-before edge that the epoch gives, from the end of a guard to what was
-//! deferred, is made by one atomic of loom's.
+//! invisible to loom. In the mode of reuse one atomic of loom's makes it see that the order of pin, defer and
+//! unpin matters, and that a pin comes after the defers that do not wait for it; another one for each guard
+//! carries the edge from its end to what was deferred. They make no other edges, which would hide races.
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 loom::lazy_static! {
-    static ref EDGE: AtomicUsize = AtomicUsize::new(0);
+    static ref ORDER: AtomicUsize = AtomicUsize::new(0);
 }
 
 type Deferred = Box<dyn FnOnce()>;
+type End = Rc<AtomicUsize>;
+
+struct Grave {
+    /// The guards that existed at the time of the `defer` and still do.
+    waits_for: Vec<u64>,
+    /// The ends of all that existed.
+    ends: Vec<End>,
+    run: Deferred,
+}
 
 #[derive(Default)]
 struct Graveyard {
     reuse: bool,
     next: u64,
-    active: BTreeSet<u64>,
-    waiting: Vec<(BTreeSet<u64>, Deferred)>,
+    active: BTreeMap<u64, Option<End>>,
+    /// Made at the beginning: whoever ends a wait has to have seen the creation.
+    unused: Vec<End>,
+    graves: Vec<Grave>,
+    corpses: Vec<Deferred>,
 }
 
 thread_local!(static GRAVEYARD: RefCell<Graveyard> = RefCell::default());
@@ -35,19 +50,30 @@ pub struct Guard(u64);
 
 /// See the `pin` of ordinary builds.
 pub fn pin() -> Guard {
+    let reuse = GRAVEYARD.with_borrow(|graveyard| graveyard.reuse);
+    if reuse {
+        // Acquire: a pin that a `defer` does not wait for has that behind it.
+        ORDER.fetch_add(1, Ordering::Acquire);
+    }
     GRAVEYARD.with_borrow_mut(|graveyard| {
+        let end = reuse.then(|| graveyard.unused.pop().expect("so many guards are not provided for"));
         graveyard.next += 1;
-        graveyard.active.insert(graveyard.next);
+        graveyard.active.insert(graveyard.next, end);
         Guard(graveyard.next)
     })
 }
 
 impl Guard {
     pub(crate) fn defer<F: FnOnce() + Send + 'static>(&self, f: F) {
+        if GRAVEYARD.with_borrow(|graveyard| graveyard.reuse) {
+            // Release: pairs with `pin`.
+            ORDER.fetch_add(1, Ordering::Release);
+        }
         GRAVEYARD.with_borrow_mut(|graveyard| {
-            assert!(graveyard.active.contains(&self.0));
-            let active = graveyard.active.clone();
-            graveyard.waiting.push((active, Box::new(f)));
+            assert!(graveyard.active.contains_key(&self.0), "a guard is used after its end");
+            let waits_for = graveyard.active.keys().copied().collect();
+            let ends = graveyard.active.values().flatten().cloned().collect();
+            graveyard.graves.push(Grave { waits_for, ends, run: Box::new(f) });
         });
     }
 
@@ -56,52 +82,109 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let reuse = GRAVEYARD.with_borrow(|graveyard| graveyard.reuse);
-        if reuse {
-            // Release: what this guard has protected comes before what was deferred.
-            EDGE.fetch_add(1, Ordering::AcqRel);
+        let Some(Some(end)) = GRAVEYARD.with_borrow(|graveyard| graveyard.active.get(&self.0).cloned()) else {
+            // No reuse (or an execution that has failed).
+            GRAVEYARD.with_borrow_mut(|graveyard| graveyard.active.remove(&self.0));
+            return;
+        };
+        if std::thread::panicking() {
+            return;
         }
-        let ready: Vec<Deferred> = GRAVEYARD.with_borrow_mut(|graveyard| {
+        // Relaxed: only so that loom tries both orders. Release: what this guard has protected comes before
+        // what was deferred.
+        ORDER.fetch_add(1, Ordering::Relaxed);
+        end.fetch_add(1, Ordering::Release);
+        let ready: Vec<Grave> = GRAVEYARD.with_borrow_mut(|graveyard| {
             graveyard.active.remove(&self.0);
-            let mut ready = Vec::new();
-            let mut waiting = Vec::new();
-            for (mut guards, f) in std::mem::take(&mut graveyard.waiting) {
-                guards.remove(&self.0);
-                match graveyard.reuse && guards.is_empty() {
-                    true => ready.push(f),
-                    false => waiting.push((guards, f)),
-                }
+            let (mut ready, mut waiting) = (Vec::new(), Vec::new());
+            for mut grave in std::mem::take(&mut graveyard.graves) {
+                grave.waits_for.retain(|guard| *guard != self.0);
+                if grave.waits_for.is_empty() { ready.push(grave) } else { waiting.push(grave) }
             }
-            graveyard.waiting = waiting;
+            graveyard.graves = waiting;
             ready
         });
-        if !ready.is_empty() {
-            EDGE.fetch_add(1, Ordering::AcqRel);
-            ready.into_iter().for_each(|f| f());
+        for grave in ready {
+            for end in &grave.ends {
+                // Acquire: pairs with the Release above.
+                assert_eq!(end.fetch_add(0, Ordering::Acquire), 1);
+            }
+            (grave.run)();
         }
+    }
+}
+
+/// What has been retired once and for all. Kept until the end of the model, so that an access, which its
+/// [`Fate`] reports, is still defined.
+pub(crate) fn free<T: 'static>(corpse: Box<T>) {
+    GRAVEYARD.with_borrow_mut(|graveyard| graveyard.corpses.push(Box::new(move || drop(corpse))));
+}
+
+const IN_USE: u8 = 0;
+const RETIRED: u8 = 1;
+const RECLAIMED: u8 = 2;
+
+/// Where an object is in its life, to catch what is retired twice or used after it was reclaimed.
+#[derive(Debug, Default)]
+pub(crate) struct Fate(AtomicU8);
+
+impl Fate {
+    #[track_caller]
+    fn change(&self, from: u8, to: u8) {
+        assert_eq!(self.0.swap(to, Relaxed), from, "retired twice, or used again out of turn");
+    }
+
+    /// It goes to the graveyard.
+    #[track_caller]
+    pub(crate) fn retire(&self) {
+        self.change(IN_USE, RETIRED);
+    }
+
+    /// Nobody can still be looking.
+    #[track_caller]
+    pub(crate) fn reclaim(&self) {
+        self.change(RETIRED, RECLAIMED);
+    }
+
+    /// It comes from the pool, or is new.
+    #[track_caller]
+    pub(crate) fn revive(&self) {
+        assert_ne!(self.0.swap(IN_USE, Relaxed), RETIRED, "used again before it was reclaimed");
+    }
+
+    /// Somebody looks at it.
+    #[track_caller]
+    pub(crate) fn check(&self) {
+        assert_ne!(self.0.load(Relaxed), RECLAIMED, "used after it was reclaimed");
     }
 }
 
 /// Begins a model's execution: empties the graveyard that an execution which failed may have left, and
 /// says in which mode this one runs.
-pub fn begin(reuse: bool) {
+#[cfg(test)]
+pub(crate) fn begin(reuse: bool) {
     GRAVEYARD.with_borrow_mut(|graveyard| {
         // What is left refers to objects of an execution that is over: not to be run.
-        graveyard.waiting.drain(..).for_each(|(_, f)| std::mem::forget(f));
-        *graveyard = Graveyard { reuse, ..Graveyard::default() };
+        graveyard.graves.drain(..).for_each(std::mem::forget);
+        graveyard.corpses.drain(..).for_each(std::mem::forget);
+        let unused = if reuse { 24 } else { 0 };
+        let unused = (0..unused).map(|_| Rc::new(AtomicUsize::new(0))).collect();
+        *graveyard = Graveyard { reuse, unused, ..Graveyard::default() };
     });
 }
 
 /// Runs all that was deferred. To be called at the end of a model, when no guard is left.
-pub fn bury_all() {
+#[cfg(test)]
+pub(crate) fn bury_all() {
     loop {
-        let waiting = GRAVEYARD.with_borrow_mut(|graveyard| {
+        let (graves, corpses) = GRAVEYARD.with_borrow_mut(|graveyard| {
             assert!(graveyard.active.is_empty(), "a guard is left at the end of the model");
-            std::mem::take(&mut graveyard.waiting)
+            (std::mem::take(&mut graveyard.graves), std::mem::take(&mut graveyard.corpses))
         });
-        if waiting.is_empty() {
+        if graves.is_empty() && corpses.is_empty() {
             return;
         }
-        waiting.into_iter().for_each(|(_, f)| f());
+        graves.into_iter().for_each(|grave| (grave.run)());
+        corpses.into_iter().for_each(|bury| bury());
     }
 }

@@ -33,10 +33,11 @@ mod imp {
 }
 
 #[cfg(kvlease_loom)]
-mod imp {
-    pub(crate) use loom::cell::UnsafeCell;
-    pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
-}
+#[path = "sync_loom.rs"]
+mod imp;
+
+#[cfg(all(test, kvlease_loom))]
+pub(crate) use imp::control;
 
 /// Stores into a word that other threads may try to compare-exchange, at a time when no such exchange
 /// can succeed. A plain store; under loom an exchange, because loom reports histories that cannot be

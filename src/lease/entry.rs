@@ -232,7 +232,7 @@ impl Step<SweepEffect> {
     }
 }
 
-const INLINE: usize = if cfg!(kvlease_loom) { 1 } else { 8 };
+const INLINE: usize = if cfg!(kvlease_loom) { 2 } else { 8 };
 const CHUNK: usize = if cfg!(kvlease_loom) { 1 } else { 30 };
 
 /// A grow-only set of consumers: eight inline, then chunks of thirty.

@@ -33,14 +33,14 @@
 //! In each case this happens under the mover's guard, so the slot is not used again before.
 
 use super::index::{Bucket, Index, MAX_BUCKETS, Placed, Ref};
-use crate::reclaim::Guard;
+use crate::reclaim::{Guard, free};
 use crate::sync::{AtomicPtr, Ordering};
 
 /// Buckets that each insert moves on the way, while a move is on.
 const HELP: usize = if cfg!(kvlease_loom) { 1 } else { 8 };
 
 /// Grow when there are more entries than this for each bucket (six fit without a spill line).
-const MAX_LOAD: usize = 3;
+const MAX_LOAD: usize = if cfg!(kvlease_loom) { 2 } else { 3 };
 
 /// The indexes of one map: the current one and, while a move is on, its successor.
 pub(super) struct Indexes {
@@ -139,12 +139,15 @@ impl Indexes {
         let promoted = self.current.compare_exchange(seen, index.next_ptr(), Ordering::AcqRel, Ordering::Relaxed);
         debug_assert!(promoted.is_ok());
         if let Ok(old) = promoted {
+            index.fate.retire();
             // The pointer as it was stored: one made from the reference could not be freed through.
             let old = Retired(old);
             guard.defer(move || {
                 let Retired(old) = { old };
                 // SAFETY: a box, unreachable since the exchange above, and no guard from before is left.
-                drop(unsafe { Box::from_raw(old) });
+                let old = unsafe { Box::from_raw(old) };
+                old.fate.reclaim();
+                free(old);
             });
             guard.flush();
         }

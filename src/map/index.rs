@@ -30,6 +30,7 @@
 //! A place is cleared by an exchange of valid for empty, at any time, by anyone who saw that the slot is
 //! dead. A place word is written only by the thread that has it reserved.
 
+use crate::reclaim::Fate;
 use crate::segments::{Segments, ZeroInit, alloc_segment, free_segment};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::ptr;
@@ -309,6 +310,7 @@ pub(super) struct Index {
     /// Where helpers go on moving buckets, and how many have been moved: see `growth`.
     pub(super) cursor: AtomicUsize,
     pub(super) moved: AtomicUsize,
+    pub(super) fate: Fate,
 }
 
 // SAFETY: all shared state is atomic; `buckets` is owned.
@@ -330,6 +332,7 @@ impl Index {
             next: AtomicPtr::new(ptr::null_mut()),
             cursor: AtomicUsize::new(0),
             moved: AtomicUsize::new(0),
+            fate: Fate::default(),
         })
     }
 
@@ -346,11 +349,13 @@ impl Index {
     /// The bucket for these hash bits, which may have any higher bits set.
     #[inline(always)]
     pub(super) fn bucket(&self, hash_bits: u32) -> &Bucket {
+        self.fate.check();
         // SAFETY: `buckets` has `mask + 1` initialised elements and lives as long as `self`.
         unsafe { &*self.buckets.add((hash_bits & self.mask) as usize) }
     }
 
     pub(super) fn next(&self) -> Option<&Index> {
+        self.fate.check();
         // Acquire: pairs with the Release in `set_next`.
         let next = self.next.load(Ordering::Acquire);
         // SAFETY: null, or a box given to `set_next`, which is retired through the epoch only after this

@@ -85,7 +85,11 @@ use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
 /// The default hasher: [`foldhash`]'s, with a random key per map.
+#[cfg(not(kvlease_loom))]
 pub type RandomState = foldhash::fast::RandomState;
+/// Under loom each execution of a model must hash alike.
+#[cfg(kvlease_loom)]
+pub type RandomState = foldhash::fast::FixedState;
 
 /// A lock-free hash map with compare-and-remove. See the [module](self) for guarantees and an example.
 pub struct CasMap<K, V, S = RandomState> {

@@ -27,7 +27,7 @@
 //! stack and defers one closure for it. So a removal costs no allocation, and destructors of keys and
 //! values run inside the collector, in batches, or when the map is dropped, whichever is first.
 
-use crate::reclaim::Guard;
+use crate::reclaim::{Fate, Guard};
 use crate::segments::{MAX_INDEX, Segments, ZeroInit};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, STRIPES, UnsafeCell, store_owned, stripe};
 use crossbeam_utils::CachePadded;
@@ -108,6 +108,7 @@ pub(super) struct Slot<K, V> {
     holds: AtomicU32,
     key: UnsafeCell<MaybeUninit<K>>,
     value: UnsafeCell<MaybeUninit<V>>,
+    fate: Fate,
 }
 
 impl<K, V> Default for Slot<K, V> {
@@ -118,6 +119,7 @@ impl<K, V> Default for Slot<K, V> {
             holds: AtomicU32::new(0),
             key: UnsafeCell::new(MaybeUninit::uninit()),
             value: UnsafeCell::new(MaybeUninit::uninit()),
+            fate: Fate::default(),
         }
     }
 }
@@ -181,6 +183,7 @@ impl<K, V> Slot<K, V> {
     /// that outlives `'g`.
     #[inline]
     pub(super) unsafe fn key<'g>(&self) -> &'g K {
+        self.fate.check();
         // SAFETY: initialised by `fill`, which happens-before the Acquire that saw the state; dropped
         // only after a grace period that covers the caller's guard. Nobody writes in between.
         self.key.with(|key| unsafe { &*key.cast::<K>() })
@@ -191,6 +194,7 @@ impl<K, V> Slot<K, V> {
     /// outlives `'g`.
     #[inline]
     pub(super) unsafe fn value<'g>(&self) -> &'g V {
+        self.fate.check();
         // SAFETY: as for `key`.
         self.value.with(|value| unsafe { &*value.cast::<V>() })
     }
@@ -274,6 +278,7 @@ impl<K, V> SlotPool<K, V> {
     pub(super) fn fill(&self, index: u32, key: Option<K>, value: V, hash_bits: u32, state: State) -> Meta {
         // `alloc` has checked that it exists.
         let Some(slot) = self.slots.get(index) else { return Meta(0) };
+        slot.fate.revive();
         let mut holds = HAS_VALUE;
         if let Some(key) = key {
             // SAFETY: between `alloc` and `publish` the slot is ours alone; its last key was dropped
@@ -340,6 +345,7 @@ impl<K, V> SlotPool<K, V> {
             // Relaxed: nobody changes it after its death.
             let meta = Meta(slot.meta.load(Ordering::Relaxed));
             let value_slot = meta.value_slot();
+            slot.fate.reclaim();
             store_owned(&slot.meta, Meta::new(meta.generation(), State::Free, 0).0, Ordering::Release);
             self.drop_held(slot, HAS_KEY | HAS_VALUE);
             // Relaxed: whoever set DEFERRED did so under a guard that this grace period has outwaited.
@@ -352,6 +358,8 @@ impl<K, V> SlotPool<K, V> {
             if let Some(value_slot) = value_slot {
                 // The entry's last value lies there, and dies with it.
                 if let Some(slot) = self.slots.get(value_slot) {
+                    slot.fate.retire();
+                    slot.fate.reclaim();
                     self.drop_held(slot, HAS_VALUE);
                     self.push_free(value_slot, slot);
                 }
@@ -380,6 +388,7 @@ impl<K: Send + 'static, V: Send + 'static> SlotPool<K, V> {
     /// To be called once per life of a slot, by whoever ended it, under the guard of that operation.
     pub(super) fn retire(self: &Arc<Self>, index: u32, guard: &Guard) {
         let Some(slot) = self.slots.get(index) else { return };
+        slot.fate.retire();
         let limbo = &self.limbo[stripe()];
         // Relaxed: only its value matters, for the exchange.
         let mut seen = limbo.load(Ordering::Relaxed);

@@ -1008,6 +1008,14 @@ enum Absent<P> {
     NoMore(P),
 }
 
+#[cfg(all(test, kvlease_loom))]
+impl<P: Send + 'static> SendTracker<P> {
+    /// Whether the map holds nothing at all, tombstones and early entries included.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+}
+
 impl<P: Send + 'static> Default for SendTracker<P> {
     fn default() -> Self {
         Self::new()
