@@ -310,12 +310,21 @@ impl<P: Send + 'static> SendTracker<P> {
         }
         self.deadlines.schedule(entry.handle().index(), word.deadline());
         if before & CLOSED != 0 {
-            if let AbortEffect::Ended(End { released: true, .. }) = entry.value().abort(self.tombstone_until(now)) {
+            if let AbortEffect::Ended(end) = entry.value().abort(self.tombstone_until(now)) {
+                if !end.released {
+                    // A transfer has begun meanwhile, so it was tracked; its release comes with the end of that.
+                    self.count_end(end.outcome);
+                    return Ok(Tracked::Leased);
+                }
                 // SAFETY: the transition was made just now.
                 if let Some(payload) = unsafe { entry.value().take_payload() } {
                     // As if it had never been.
                     self.tracked[stripe()].fetch_sub(ONE_TRACKED, Ordering::Relaxed);
                     self.counters.add(Counter::WeightReleased, weight.into());
+                    if end.was_overdue {
+                        // The deadline index did not wait for it any more, but has to for its tombstone.
+                        self.deadlines.schedule(entry.handle().index(), entry.value().due());
+                    }
                     self.bury(&entry, guard);
                     return Err(TrackError { payload, reason: TrackRefusal::ShutDown });
                 }
