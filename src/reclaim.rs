@@ -4,7 +4,7 @@
 //! every map and tracker of the process, nested pins are nearly free, and nothing is registered per
 //! map and thread.
 
-#[cfg(not(kvlease_loom))]
+#[cfg(not(any(kvlease_loom, kvlease_shuttle)))]
 mod imp {
     use crossbeam_epoch as epoch;
 
@@ -59,7 +59,11 @@ mod imp {
 #[path = "reclaim_loom.rs"]
 mod imp;
 
-#[cfg(all(test, kvlease_loom))]
-pub(crate) use imp::{begin, bury_all};
+#[cfg(kvlease_shuttle)]
+#[path = "reclaim_shuttle.rs"]
+mod imp;
+
 pub(crate) use imp::{Fate, free};
 pub use imp::{Guard, pin};
+#[cfg(all(test, kvlease_loom))]
+pub(crate) use imp::{begin, bury_all};

@@ -17,7 +17,7 @@ use std::ptr;
 pub(crate) unsafe trait ZeroInit: Default {}
 
 /// The first segment has `1 << FIRST_BITS` elements, the next twice as many, and so on.
-const FIRST_BITS: u32 = if cfg!(kvlease_loom) { 2 } else { 6 };
+const FIRST_BITS: u32 = if cfg!(any(kvlease_loom, kvlease_shuttle)) { 2 } else { 6 };
 const SEGMENTS: usize = if cfg!(kvlease_loom) { 3 } else { 32 - FIRST_BITS as usize };
 
 /// Room for elements `0 ..= MAX_INDEX`.
@@ -113,7 +113,7 @@ impl<T> Drop for Segments<T> {
 
 /// Allocates `len` initial elements (`len` > 0) in one piece, aborting when memory is out.
 pub(crate) fn alloc_segment<T: ZeroInit>(len: usize) -> *mut T {
-    const { assert!(!std::mem::needs_drop::<T>() || cfg!(kvlease_loom)) };
+    const { assert!(!std::mem::needs_drop::<T>() || cfg!(any(kvlease_loom, kvlease_shuttle))) };
     let Ok(layout) = Layout::array::<T>(len) else { handle_alloc_error(Layout::new::<T>()) };
     // SAFETY: the types stored here are not zero-sized and `len` is not 0.
     let new: *mut T = unsafe { alloc_zeroed(layout) }.cast();
@@ -122,7 +122,7 @@ pub(crate) fn alloc_segment<T: ZeroInit>(len: usize) -> *mut T {
     }
     // Zero pages straight from the system are valid elements (`ZeroInit`) and cost nothing until they
     // are touched. loom's atomics are objects that have to be made.
-    if cfg!(kvlease_loom) {
+    if cfg!(any(kvlease_loom, kvlease_shuttle)) {
         for i in 0..len {
             // SAFETY: in bounds of the allocation just made.
             unsafe { new.add(i).write(T::default()) };
@@ -136,7 +136,7 @@ pub(crate) fn alloc_segment<T: ZeroInit>(len: usize) -> *mut T {
 /// # Safety
 /// `first` came from `alloc_segment` with the same `T` and `len`, and nobody uses it any more.
 pub(crate) unsafe fn free_segment<T>(first: *mut T, len: usize) {
-    if cfg!(kvlease_loom) {
+    if cfg!(any(kvlease_loom, kvlease_shuttle)) {
         for i in 0..len {
             // SAFETY: each element was initialised by `alloc_segment`.
             unsafe { first.add(i).drop_in_place() };

@@ -233,7 +233,7 @@ macro_rules! fetch {
 atomic!(AtomicU32 [], u32, loom::sync::atomic::AtomicU32, 0, u32::MAX);
 atomic!(AtomicU64 [], u64, loom::sync::atomic::AtomicU64, 0, u64::MAX);
 atomic!(AtomicUsize [], usize, loom::sync::atomic::AtomicUsize, 0, usize::MAX);
-atomic!(AtomicPtr [T], *mut T, loom::sync::atomic::AtomicPtr<T>, std::ptr::null_mut(), std::ptr::dangling_mut());
+atomic!(AtomicPtr[T], *mut T, loom::sync::atomic::AtomicPtr<T>, std::ptr::null_mut(), std::ptr::dangling_mut());
 fetch!(AtomicU32, u32, fetch_add fetch_sub fetch_and fetch_or);
 fetch!(AtomicU64, u64, fetch_add fetch_sub fetch_and fetch_or);
 fetch!(AtomicUsize, usize, fetch_add fetch_sub);

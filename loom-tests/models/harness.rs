@@ -135,9 +135,9 @@ impl Model {
         let orders = match (pass, self.weak_orders) {
             (Pass::Dense, _) => vec![natural],
             (Pass::Weak, Orders::All) => permutations(roles.len()),
-            (Pass::Weak, Orders::Rotations) => (0..roles.len())
-                .map(|first| (0..roles.len()).map(|i| (first + i) % roles.len()).collect())
-                .collect(),
+            (Pass::Weak, Orders::Rotations) => {
+                (0..roles.len()).map(|first| (0..roles.len()).map(|i| (first + i) % roles.len()).collect()).collect()
+            }
         };
         for order in orders {
             let one = Arc::new(Exploration {
@@ -160,15 +160,7 @@ impl Model {
         outcomes
     }
 
-    fn record(
-        &self,
-        pass: Pass,
-        threads: usize,
-        bound: Option<usize>,
-        executions: u64,
-        outcomes: usize,
-        seconds: f64,
-    ) {
+    fn record(&self, pass: Pass, threads: usize, bound: Option<usize>, executions: u64, outcomes: usize, seconds: f64) {
         let mut line = String::new();
         let bound = bound.map_or("none".into(), |n| n.to_string());
         let pass = format!("{pass:?}").to_lowercase();
@@ -179,7 +171,8 @@ impl Model {
             self.name, self.invariants
         );
         println!("{line}");
-        let file = format!("{}{reuse}.{pass}", self.name).replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "_");
+        let file =
+            format!("{}{reuse}.{pass}", self.name).replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "_");
         let records = records();
         std::fs::create_dir_all(&records).unwrap();
         std::fs::write(records.join(file), line).unwrap();

@@ -55,7 +55,12 @@ impl Answer {
         self.text = format!("{}{}; {}", self.text, given(&self), next.text);
         // Kept apart, so that `given` shows only those of the last call.
         self.earlier.extend(std::mem::take(&mut self.released));
-        Answer { text: self.text, released: next.released, earlier: self.earlier, refused: self.refused.or(next.refused) }
+        Answer {
+            text: self.text,
+            released: next.released,
+            earlier: self.earlier,
+            refused: self.refused.or(next.refused),
+        }
     }
 }
 

@@ -85,10 +85,10 @@ use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
 /// The default hasher: [`foldhash`]'s, with a random key per map.
-#[cfg(not(kvlease_loom))]
+#[cfg(not(any(kvlease_loom, kvlease_shuttle)))]
 pub type RandomState = foldhash::fast::RandomState;
-/// Under loom each execution of a model must hash alike.
-#[cfg(kvlease_loom)]
+/// In a model each execution must hash alike.
+#[cfg(any(kvlease_loom, kvlease_shuttle))]
 pub type RandomState = foldhash::fast::FixedState;
 
 /// A lock-free hash map with compare-and-remove. See the [module](self) for guarantees and an example.
@@ -270,7 +270,7 @@ impl<K, V, S> CasMap<K, V, S> {
 
     /// An empty map with this hasher whose index has room for `capacity` entries without growing.
     pub fn with_capacity_and_hasher(capacity: usize, hasher: S) -> Self {
-        let least = if cfg!(kvlease_loom) { 1 } else { 8 };
+        let least = if cfg!(any(kvlease_loom, kvlease_shuttle)) { 1 } else { 8 };
         CasMap {
             indexes: Indexes::new((capacity / 2).max(least)),
             slots: SlotPool::new(),

@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 /// How many dead slots are handed to the collector in one closure.
 /// Fewer where a small program has to reach the reuse of slots.
-const LIMBO_BATCH: u32 = if cfg!(any(kvlease_loom, miri)) { 1 } else { 64 };
+const LIMBO_BATCH: u32 = if cfg!(any(kvlease_loom, kvlease_shuttle, miri)) { 1 } else { 64 };
 
 /// What a slot is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
