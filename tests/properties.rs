@@ -46,14 +46,18 @@ struct Lease {
     overdue: bool,
     /// Decided, but a transfer or a dropped guard holds the release up.
     outcome: Option<Outcome>,
+    /// When decided: until when it is remembered.
+    until: Timestamp,
 }
 
-/// An ended lease that is remembered.
+/// One of the latest leases that ended. It is remembered until its time has come, or until its id is
+/// tracked again.
 #[derive(Debug)]
 struct Tombstone {
     id: &'static str,
     outcome: Outcome,
     until: Timestamp,
+    remembered: bool,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +80,7 @@ struct Model {
     config: Config,
     early: BTreeMap<&'static str, Early>,
     leases: BTreeMap<&'static str, Lease>,
-    /// Oldest first.
+    /// The latest ends, at most as many as the tombstone capacity, oldest first.
     tombstones: Vec<Tombstone>,
     shut_down: bool,
     counters: Counters,
@@ -94,7 +98,7 @@ impl Model {
 
     /// How this id ended, if it has and that is still known.
     fn outcome(&self, id: &str) -> Option<Outcome> {
-        let tombstone = || self.tombstones.iter().find(|t| t.id == id).map(|t| t.outcome);
+        let tombstone = || self.tombstones.iter().find(|t| t.remembered && t.id == id).map(|t| t.outcome);
         self.leases.get(id).and_then(|l| l.outcome).or_else(tombstone)
     }
 
@@ -121,8 +125,10 @@ impl Model {
             Expired => self.counters.expired += 1,
             AbortedOutcome => self.counters.aborted += 1,
         }
+        let until = now + self.config.tombstone_ttl.max(self.config.early_ttl);
         let lease = self.leases.get_mut(id).unwrap();
         lease.outcome = Some(outcome);
+        lease.until = lease.deadline.max(until);
         if lease.transfers > 0 { Ended::AfterTransfer } else { Ended::Released(self.release(id, now)) }
     }
 
@@ -131,8 +137,9 @@ impl Model {
         let lease = self.leases.remove(id).unwrap();
         let outcome = lease.outcome.unwrap();
         self.counters.released += 1;
-        let ttl = self.config.tombstone_ttl.max(self.config.early_ttl);
-        self.tombstones.push(Tombstone { id, outcome, until: lease.deadline.max(now + ttl) });
+        // Counted from the end or from the release, if that comes later.
+        let until = lease.until.max(now + self.config.tombstone_ttl.max(self.config.early_ttl));
+        self.tombstones.push(Tombstone { id, outcome, until, remembered: true });
         if self.tombstones.len() > self.config.tombstone_capacity {
             self.tombstones.remove(0);
         }
@@ -166,7 +173,7 @@ impl Model {
             self.counters.track_refused += 1;
             return TrackAnswer::Refused(refusals);
         }
-        self.tombstones.retain(|t| t.id != id);
+        self.tombstones.iter_mut().filter(|t| t.id == id).for_each(|t| t.remembered = false);
         self.counters.tracked += 1;
         let early = self.early.remove(id).unwrap_or_default();
         let lease = Lease {
@@ -180,6 +187,7 @@ impl Model {
             transfers: 0,
             overdue: false,
             outcome: None,
+            until: Timestamp::ZERO,
         };
         let complete = lease.expected.is_some_and(|n| lease.seen.len() as u32 >= n);
         self.leases.insert(id, lease);
@@ -202,9 +210,16 @@ impl Model {
         let Some(lease) = self.live_lease(id) else {
             let Some(early) = self.early(id, now) else { return Notified::Unknown };
             if early.seen.insert(by) {
-                early.expected = early.expected.or(claimed);
                 early.waits_for = early.waits_for.or(Some(by));
-                return Notified::Early;
+                early.expected = early.expected.or(claimed);
+                let seen = early.seen.len() as u32;
+                return match (claimed, early.expected) {
+                    (Some(claimed), Some(stands)) if claimed != stands => {
+                        self.counters.conflicts += 1;
+                        Notified::ExpectedConflict { claimed, stands, seen, ended: None }
+                    }
+                    _ => Notified::Early,
+                };
             }
             let answer = Notified::Duplicate { seen: early.seen.len() as u32, expected: early.expected };
             self.counters.duplicates += 1;
@@ -310,14 +325,17 @@ impl Model {
     }
 
     /// `order` is in which order the tracker released them: the last ones are those remembered.
-    fn sweep(&mut self, now: Timestamp, order: &[String]) -> Swept<Payload> {
+    ///
+    /// Also gives how many of the tombstones that are dropped have lost their place in the same sweep, so
+    /// that they may be counted as dropped or not.
+    fn sweep(&mut self, now: Timestamp, order: &[String]) -> (Swept<Payload>, usize) {
         let mut swept = Swept::default();
         let early = self.early.len();
         self.early.retain(|_, e| e.dropped_at > now);
         swept.early_dropped = early - self.early.len();
-        let tombstones = self.tombstones.len();
-        self.tombstones.retain(|t| t.until > now);
-        swept.tombstones_dropped = tombstones - self.tombstones.len();
+        let dropped: Vec<bool> = self.tombstones.iter().map(|t| t.remembered && t.until <= now).collect();
+        swept.tombstones_dropped = dropped.iter().filter(|d| **d).count();
+        self.tombstones.iter_mut().for_each(|t| t.remembered &= t.until > now);
 
         let mut ids: Vec<&'static str> = self.leases.keys().copied().collect();
         ids.sort_by_key(|id| order.iter().position(|o| o == id));
@@ -340,7 +358,9 @@ impl Model {
                 }
             }
         }
-        swept
+        let lost_their_place = dropped.len() + swept.released.len() - self.tombstones.len();
+        let either_way = dropped.iter().take(lost_their_place).filter(|d| **d).count();
+        (swept, either_way)
     }
 
     fn expire_consumers(&mut self, dead: &[u32], now: Timestamp, order: &[String]) -> Vec<Release<Payload>> {
@@ -371,7 +391,7 @@ impl Model {
         let left = self.left_behind().first().map(|_| Timestamp::ZERO);
         let leases = self.live().filter(|l| !l.overdue).map(|l| l.deadline);
         let early = self.early.values().map(|e| e.dropped_at);
-        let tombstones = self.tombstones.iter().map(|t| t.until);
+        let tombstones = self.tombstones.iter().filter(|t| t.remembered).map(|t| t.until);
         left.into_iter().chain(leases).chain(early).chain(tombstones).min()
     }
 }
@@ -653,7 +673,10 @@ impl<'a> Pair<'a> {
 
     fn sweep(&mut self) {
         let mut swept = self.tracker.sweep(self.now);
-        let mut expected = self.model.sweep(self.now, &order(&swept.released));
+        let (mut expected, either_way) = self.model.sweep(self.now, &order(&swept.released));
+        if swept.tombstones_dropped + either_way >= expected.tombstones_dropped {
+            expected.tombstones_dropped = expected.tombstones_dropped.min(swept.tombstones_dropped);
+        }
         for swept in [&mut swept, &mut expected] {
             swept.overdue.sort();
         }
@@ -674,7 +697,7 @@ impl<'a> Pair<'a> {
             (m.leases.len() - live) as u64,
             m.leases.values().map(|l| u64::from(l.weight)).sum(),
             m.early.len() as u64,
-            m.tombstones.len() as u64,
+            m.tombstones.iter().filter(|t| t.remembered).count() as u64,
         ];
         assert_eq!(gauges, expected, "live, release_pending, weight_held, early, tombstones");
         assert_eq!(stats.transfers, self.guards.len() as u64);
@@ -705,9 +728,12 @@ impl<'a> Pair<'a> {
         assert_eq!(infos.len(), leases.len(), "{infos:?}");
         for (info, (id, lease)) in infos.iter().zip(leases) {
             assert_eq!(info.id, *id);
-            let actual = (info.deadline, info.seen, info.expected, info.transfers, info.weight);
+            if lease.outcome.is_none() {
+                assert_eq!(info.deadline, lease.deadline, "{id:?}");
+            }
+            let actual = (info.seen, info.expected, info.transfers, info.weight);
             let seen = lease.seen.len() as u32;
-            assert_eq!(actual, (lease.deadline, seen, lease.expected, lease.transfers, lease.weight), "{id:?}");
+            assert_eq!(actual, (seen, lease.expected, lease.transfers, lease.weight), "{id:?}");
             let actual = (info.tracked_at, info.waits_for.map(|c| c.get()), info.outcome, info.overdue);
             assert_eq!(actual, (lease.tracked_at, lease.waits_for, lease.outcome, lease.overdue), "{id:?}");
         }
