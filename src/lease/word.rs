@@ -316,7 +316,7 @@ impl Word {
         let conflict = told != 0 && told != stands;
         if early {
             let effect = match conflict {
-                true => NotifyEffect::Conflict { stands, seen: new.seen(), end: None },
+                true => NotifyEffect::Conflict { stands, seen: new.seen(), end: None, early },
                 false => NotifyEffect::Early,
             };
             return Step::Change(new, effect);
@@ -329,7 +329,7 @@ impl Word {
             false => (new, None),
         };
         let effect = match (conflict, end) {
-            (true, end) => NotifyEffect::Conflict { stands, seen: new.seen(), end },
+            (true, end) => NotifyEffect::Conflict { stands, seen: new.seen(), end, early },
             (false, Some(end)) => NotifyEffect::Ended(end),
             (false, None) => NotifyEffect::Counted(new.count()),
         };

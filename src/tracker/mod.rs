@@ -448,8 +448,8 @@ impl<P: Send + 'static> SendTracker<P> {
                     self.counters.add(Counter::Notified, 1);
                     Notified::Completed(ended(end))
                 }
-                NotifyEffect::Conflict { stands, seen, end } => {
-                    self.counters.add(Counter::Notified, 1);
+                NotifyEffect::Conflict { stands, seen, end, early } => {
+                    self.counters.add(if early { Counter::EarlyKept } else { Counter::Notified }, 1);
                     self.counters.add(Counter::Conflicts, 1);
                     Notified::ExpectedConflict { claimed: told, stands, seen, ended: end.map(ended) }
                 }
