@@ -103,8 +103,11 @@ impl<P> LeaseEntry<P> {
                 (None, _) => Notify::Duplicate(word.count()),
             };
         }
-        self.learn(consumer);
-        Notify::Effect(self.apply(|word| word.notify(told, tombstone_until)))
+        let effect = self.apply(|word| word.notify(told, tombstone_until));
+        if matches!(effect, NotifyEffect::Counted(_) | NotifyEffect::Early | NotifyEffect::Conflict { .. }) {
+            self.learn(consumer);
+        }
+        Notify::Effect(effect)
     }
 
     pub(crate) fn set_expected(&self, expected: u32, tombstone_until: u64) -> ExpectEffect {
@@ -112,10 +115,11 @@ impl<P> LeaseEntry<P> {
     }
 
     pub(crate) fn renew(&self, deadline: u64, by: Option<ConsumerId>, now: u64) -> RenewEffect {
-        if let Some(consumer) = by {
+        let effect = self.apply(|word| word.renew(deadline, now));
+        if let (Some(consumer), false) = (by, matches!(effect, RenewEffect::Late(_) | RenewEffect::Gone)) {
             self.learn(consumer);
         }
-        self.apply(|word| word.renew(deadline, now))
+        effect
     }
 
     pub(crate) fn abort(&self, tombstone_until: u64) -> AbortEffect {

@@ -97,6 +97,7 @@ pub(crate) enum NotifyEffect {
         stands: u32,
         seen: u32,
         end: Option<End>,
+        early: bool,
     },
     Late(Outcome),
     TooMany,
@@ -115,8 +116,13 @@ pub(crate) enum ExpectEffect {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RenewEffect {
-    Extended { was_overdue: bool },
-    Unchanged { deadline: u64 },
+    /// `revived`: it was overdue, so the deadline index has forgotten it.
+    Extended {
+        revived: bool,
+    },
+    Unchanged {
+        deadline: u64,
+    },
     Early,
     Late(Outcome),
     Gone,
@@ -291,8 +297,11 @@ impl Word {
             Outcome::Expired => Phase::Expired,
             Outcome::Aborted => Phase::Aborted,
         };
-        let end = End { outcome, released: self.transfers() == 0, was_overdue: self.phase() == Phase::Overdue };
-        (self.with_phase(phase).with_deadline(self.deadline().max(tombstone_until)), end)
+        let released = self.transfers() == 0;
+        // With transfers in flight it is no tombstone yet; the end of the last one sets the time.
+        let deadline = if released { self.deadline().max(tombstone_until) } else { self.deadline() };
+        let end = End { outcome, released, was_overdue: self.phase() == Phase::Overdue };
+        (self.with_phase(phase).with_deadline(deadline), end)
     }
 
     /// A consumer that has not been counted yet has read; its message told `told`, or 0 for nothing.
@@ -373,12 +382,14 @@ impl Word {
             }
             Phase::Early | Phase::Arming => Step::Keep(RenewEffect::Early),
             Phase::Leased if deadline > self.deadline() => {
-                Step::Change(self.with_deadline(deadline), RenewEffect::Extended { was_overdue: false })
+                Step::Change(self.with_deadline(deadline), RenewEffect::Extended { revived: false })
             }
-            Phase::Overdue if deadline > self.deadline().max(now) => Step::Change(
-                self.with_deadline(deadline).with_phase(Phase::Leased),
-                RenewEffect::Extended { was_overdue: true },
-            ),
+            Phase::Overdue if deadline > self.deadline() => {
+                // Past `now` it is an ordinary lease again; else it stays what has been reported.
+                let revived = deadline > now;
+                let phase = if revived { Phase::Leased } else { Phase::Overdue };
+                Step::Change(self.with_deadline(deadline).with_phase(phase), RenewEffect::Extended { revived })
+            }
             Phase::Leased | Phase::Overdue => Step::Keep(RenewEffect::Unchanged { deadline: self.deadline() }),
             Phase::Completed => Step::Keep(RenewEffect::Late(Outcome::Completed)),
             Phase::Expired => Step::Keep(RenewEffect::Late(Outcome::Expired)),

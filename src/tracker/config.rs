@@ -43,8 +43,8 @@ pub struct Config {
     /// How long such an id is held (default 5 s). A message that stays longer could be credited to a
     /// later life of its id.
     pub early_ttl: Duration,
-    /// How many ended leases are remembered, so that a late message can be told the outcome
-    /// (default 16,384; 0 remembers none). The oldest goes first.
+    /// How many ended leases are remembered, so that a late message can be told the outcome: each until as
+    /// many more have ended (default 16,384; 0 remembers none).
     pub tombstone_capacity: usize,
     /// How long an ended lease is remembered at least, room permitting (default 60 s, and never less
     /// than `early_ttl`). It is also remembered at least until its own deadline.

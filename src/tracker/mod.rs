@@ -247,7 +247,7 @@ impl<P: Send + 'static> SendTracker<P> {
         now: Timestamp,
         guard: &Guard,
     ) -> Result<Result<Tracked<P>, TrackError<P>>, P> {
-        let until = self.tombstone_until(now);
+        let until = self.tombstone_until(now).max(terms.deadline.as_millis());
         let word = match terms.expected {
             Some(0) => Word::completed_at_once(until),
             expected => Word::leased(terms.deadline.as_millis(), expected.unwrap_or(0)),
@@ -561,9 +561,8 @@ impl<P: Send + 'static> SendTracker<P> {
         loop {
             let Some(entry) = self.find_or_stash(id, hash, now, guard) else { return Renewed::Unknown };
             return match entry.value().renew(deadline.as_millis(), by, now.as_millis()) {
-                RenewEffect::Extended { was_overdue } => {
-                    if was_overdue {
-                        // The index has forgotten it.
+                RenewEffect::Extended { revived } => {
+                    if revived {
                         self.deadlines.schedule(entry.handle().index(), deadline.as_millis());
                     }
                     self.counters.add(Counter::Extended, 1);
