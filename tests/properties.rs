@@ -710,11 +710,8 @@ impl<'a> Pair<'a> {
             "overdue, duplicates, conflicts, notify_refused, extended"
         );
 
-        // The next deadline may be early, for example for a lease that was renewed, but never late.
-        let (told, true_one) = (self.tracker.next_deadline(), m.next_deadline());
-        if let Some(true_one) = true_one {
-            assert!(told.is_some_and(|told| told <= true_one.max(self.now)), "{told:?} instead of {true_one:?}");
-        }
+        // With so few leases it is exact.
+        assert_eq!(self.tracker.next_deadline(), m.next_deadline());
 
         let mut infos: Vec<LeaseInfo> = self.tracker.leases().collect();
         // Those that a dropped guard has left behind may be shown or not.
@@ -732,8 +729,8 @@ impl<'a> Pair<'a> {
             assert_eq!(actual, (lease.deadline, seen, expected, lease.transfers, lease.weight), "{id:?}");
             let actual = (info.tracked_at, info.outcome, info.overdue);
             assert_eq!(actual, (lease.tracked_at, lease.outcome, lease.overdue), "{id:?}");
-            // Whom an ended lease waited for does not matter any more, so a late heartbeat may name itself.
-            if lease.outcome.is_none() || lease.waits_for.is_some() {
+            // Whom a lease that has ended waited for does not matter any more.
+            if lease.outcome.is_none() {
                 assert_eq!(info.waits_for.map(|c| c.get()), lease.waits_for, "{id:?}");
             }
         }
@@ -803,8 +800,13 @@ fn run_and_drop(config: Config, steps: Vec<(i64, Op)>) {
     ledger.assert_each_dropped_once();
 }
 
+/// How many cases to try: as many as `PROPTEST_CASES` says, but not fewer than these.
+fn cases(at_least: u32) -> u32 {
+    ProptestConfig::default().cases.max(at_least)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(2_000), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_sequence_of_calls_is_answered_as_the_contract_says(
@@ -816,7 +818,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(300), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_tracker_dropped_at_any_moment_drops_each_payload_once(
