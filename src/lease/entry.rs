@@ -104,7 +104,7 @@ impl<P> LeaseEntry<P> {
             };
         }
         let effect = self.apply(|word| word.notify(told, tombstone_until));
-        if matches!(effect, NotifyEffect::Counted(_) | NotifyEffect::Early | NotifyEffect::Conflict { .. }) {
+        if !matches!(effect, NotifyEffect::Late(_) | NotifyEffect::Gone | NotifyEffect::TooMany) {
             self.learn(consumer);
         }
         Notify::Effect(effect)

@@ -252,7 +252,17 @@ impl Word {
     }
 
     pub(crate) fn count(self) -> Count {
-        Count { seen: self.seen(), expected: Some(self.expected()).filter(|n| *n > 0) }
+        let expected = match self.expected() {
+            0 if self.told_nobody() => Some(0),
+            0 => None,
+            n => Some(n),
+        };
+        Count { seen: self.seen(), expected }
+    }
+
+    /// A message that came before `track` has said that nobody is expected.
+    fn told_nobody(self) -> bool {
+        matches!(self.phase(), Phase::Early | Phase::Arming) && self.transfers() & NOBODY != 0
     }
 
     pub(crate) const fn outcome(self) -> Option<Outcome> {
@@ -317,7 +327,7 @@ impl Word {
         }
         let early = !self.is_live();
         let stands = match self.expected() {
-            0 if early && self.transfers() & NOBODY != 0 => 0,
+            0 if self.told_nobody() => 0,
             0 => told,
             known => known,
         };
@@ -349,15 +359,12 @@ impl Word {
     pub(crate) fn set_expected(self, expected: u32, tombstone_until: u64) -> Step<ExpectEffect> {
         match self.phase() {
             Phase::Gone => Step::Keep(ExpectEffect::Gone),
-            Phase::Early | Phase::Arming => {
-                let nobody = self.transfers() & NOBODY != 0;
-                match (self.expected(), expected) {
-                    (0, 0) => Step::Change(self.with_transfers(self.transfers() | NOBODY), ExpectEffect::Early),
-                    (0, n) if !nobody => Step::Change(self.with_expected(n), ExpectEffect::Early),
-                    (known, n) if known == n => Step::Keep(ExpectEffect::Early),
-                    (stands, _) => Step::Keep(ExpectEffect::Conflict { stands }),
-                }
-            }
+            Phase::Early | Phase::Arming => match (self.expected(), expected) {
+                (0, 0) => Step::Change(self.with_transfers(self.transfers() | NOBODY), ExpectEffect::Early),
+                (0, n) if !self.told_nobody() => Step::Change(self.with_expected(n), ExpectEffect::Early),
+                (known, n) if known == n => Step::Keep(ExpectEffect::Early),
+                (stands, _) => Step::Keep(ExpectEffect::Conflict { stands }),
+            },
             Phase::Leased | Phase::Overdue => match self.expected() {
                 0 if expected <= self.seen() => {
                     let (new, end) = self.with_expected(expected).end(Outcome::Completed, tombstone_until);
@@ -522,12 +529,7 @@ impl Word {
         tombstone_until: u64,
     ) -> (Word, Option<End>) {
         let aborted = self.transfers() & ABORT != 0;
-        let told = match self.expected() {
-            0 if self.transfers() & NOBODY != 0 => Some(0),
-            0 => None,
-            n => Some(n),
-        };
-        let expected = expected.or(told);
+        let expected = expected.or(self.count().expected);
         let leased = Word::new(Phase::Leased, deadline.max(self.deadline()), self.seen(), expected.unwrap_or(0), 0);
         let outcome = match expected {
             _ if aborted => Outcome::Aborted,
