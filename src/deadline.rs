@@ -108,9 +108,9 @@ impl DeadlineIndex {
         }
         let mut lowered: [Option<(&AtomicNode, Node)>; HEIGHT] = [None; HEIGHT];
         let mut at = slot;
-        for level in 0..HEIGHT {
+        for (level, nodes) in self.levels.iter().enumerate() {
             at >>= BITS;
-            let Some(node) = self.levels[level].get_or_alloc(at) else { break };
+            let Some(node) = nodes.get_or_alloc(at) else { break };
             let mut seen = node.load();
             let (new, enough) = loop {
                 let enough = seen.min() <= time && seen.is_settled();

@@ -79,23 +79,21 @@ impl fmt::Display for RequestId {
 pub struct ConsumerId(NonZeroU32);
 
 impl ConsumerId {
-    /// The consumer with this number, or `None` for 0, which is kept for "nobody".
+    /// The highest number: 2³¹ − 1.
+    pub const MAX: u32 = (1 << 31) - 1;
+
+    /// The consumer with this number, or `None` for 0, which is kept for "nobody", and past
+    /// [`MAX`](Self::MAX).
     pub const fn new(n: u32) -> Option<Self> {
         match NonZeroU32::new(n) {
-            Some(n) => Some(ConsumerId(n)),
-            None => None,
+            Some(n) if n.get() <= Self::MAX => Some(ConsumerId(n)),
+            _ => None,
         }
     }
 
     /// The number.
     pub const fn get(self) -> u32 {
         self.0.get()
-    }
-}
-
-impl From<NonZeroU32> for ConsumerId {
-    fn from(n: NonZeroU32) -> Self {
-        ConsumerId(n)
     }
 }
 

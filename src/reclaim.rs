@@ -11,7 +11,7 @@ mod imp {
     /// Keeps what is read under it readable.
     ///
     /// While a guard lives, slots that are freed after it was made are not used again, so a guard
-    /// held for long holds memory back. Get one from [`pin`](crate::map::pin); it stays on its thread.
+    /// held for long holds memory back. Get one from [`pin`]; it stays on its thread.
     #[derive(Debug)]
     pub struct Guard(epoch::Guard);
 

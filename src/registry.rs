@@ -157,7 +157,9 @@ impl ConsumerRegistry {
     }
 
     fn take_id(&self) -> Option<ConsumerId> {
-        let taken = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1));
+        let taken = self
+            .next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| (next <= ConsumerId::MAX).then_some(next + 1));
         ConsumerId::new(taken.ok()?)
     }
 }
@@ -207,7 +209,7 @@ mod tests {
     #[test]
     fn when_the_ids_run_out_none_is_given_twice() {
         let agents = ConsumerRegistry::new();
-        agents.next.store(u32::MAX - 1, Ordering::Relaxed);
+        agents.next.store(ConsumerId::MAX, Ordering::Relaxed);
         let last = agents.intern("a").unwrap();
         assert_eq!(agents.intern("b"), Err(InternError::IdsExhausted));
         assert_eq!(agents.intern("b"), Err(InternError::IdsExhausted));

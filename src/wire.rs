@@ -121,11 +121,8 @@ impl<'a> Heartbeat<'a> {
 
 /// `KVLEASE_STALE:{id}:{outcome}`: how the producer judges a completion that it received.
 ///
-/// | what [`notify`](crate::SendTracker::notify) answered | send |
-/// |---|---|
-/// | `Late(Expired)`, `Late(Aborted)` | that outcome |
-/// | `Counted`, `Completed`, `Duplicate` | `Completed`, if the consumer waits for verdicts |
-/// | `Late(Completed)` | nothing: a repetition needs no answer, and one consumer too many no confirmation |
+/// Which outcome to send for which answer of the tracker is what [`Notified::verdict`](crate::Notified::verdict)
+/// says; where that is [`Completed`](Outcome::Completed), only consumers that wait for the verdict need it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StaleReply<'a> {
     /// The request; never empty.

@@ -134,7 +134,8 @@ fn f04_a_notification_before_track_completes_the_lease_at_once() {
     assert_eq!(t.notify("a", rank(1), at(1)), Notified::Early);
     assert_eq!(t.stats().early, 1);
     assert_eq!(t.track("a", terms(120, 1), 7, at(2)), already_ended("a", Completed, 7));
-    assert_eq!(t.notify("a", rank(1), at(3)), Notified::Late(Completed));
+    assert_eq!(t.notify("a", rank(1), at(3)), Notified::LateDuplicate(Completed));
+    assert_eq!(t.notify("a", rank(2), at(3)), Notified::Late(Completed));
 
     // With two expected, it is one of them.
     assert_eq!(t.notify_expecting("b", rank(1), 2, at(1)), Notified::Early);
@@ -956,7 +957,7 @@ fn f28_a_holder_that_panics_leaves_the_tracker_unharmed() {
         });
     }));
     assert!(unwound.is_err());
-    assert_eq!(t.notify("d", rank(1), at(4)), Notified::Late(Completed));
+    assert_eq!(t.notify("d", rank(1), at(4)), Notified::LateDuplicate(Completed));
 
     // Other requests go on.
     assert_eq!(t.notify("e", rank(1), at(5)).release(), Some(release("e", Completed, Payload::shadow(4), 5)));

@@ -341,7 +341,11 @@ fn winners_are_unique<S: BuildHasher + Default + Send + Sync>(threads: u64, keys
     panic!("{} values not dropped", alive.load(Relaxed));
 }
 
-const ROUNDS: u64 = if cfg!(miri) { 150 } else { 200_000 };
+const ROUNDS: u64 = match (cfg!(miri), cfg!(debug_assertions)) {
+    (true, _) => 150,
+    (_, true) => 40_000,
+    _ => 400_000,
+};
 
 #[test]
 fn of_many_threads_one_wins_each_entry_few_keys() {
@@ -375,7 +379,8 @@ fn nothing_is_lost_or_doubled_while_threads_make_it_grow() {
                         if map.insert(i, t, &guard).is_ok() {
                             wins.fetch_add(1, Relaxed);
                         }
-                        assert!(map.contains_key(&i, &guard), "key {i}");
+                        // Those that are divisible by three may be out for a moment, see below.
+                        assert!(i % 3 == 0 || map.contains_key(&i, &guard), "key {i}");
                         if i % 3 == 0 && (i + 1) % threads == t {
                             // Removal in the middle of moves, and back in.
                             if map.remove(&i, &guard).is_some() && map.insert(i, t, &guard).is_err() {

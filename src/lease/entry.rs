@@ -5,11 +5,11 @@
 //! transfers, the end of its last transfer, or the claim of a release that was left behind.
 
 use super::word::{
-    AbortEffect, ArmEffect, BeginEffect, Count, End, EndEffect, ExpectEffect, MAX_CONSUMERS, NotifyEffect, RenewEffect,
-    Step, SweepEffect, Word,
+    AbortEffect, ArmEffect, BeginEffect, Count, End, EndEffect, ExpectEffect, MAX_CONSUMERS, NotifyEffect, Phase,
+    RenewEffect, Step, SweepEffect, Word,
 };
-use crate::ConsumerId;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, UnsafeCell};
+use crate::{ConsumerId, Outcome, Terms, Timestamp};
 use std::ptr;
 
 pub(crate) struct LeaseEntry<P> {
@@ -33,16 +33,18 @@ unsafe impl<P: Send> Sync for LeaseEntry<P> {}
 pub(crate) enum Notify {
     Effect(NotifyEffect),
     Duplicate(Count),
+    /// The lease has ended, but this consumer had been counted before.
+    LateDuplicate(Outcome),
 }
 
 impl<P> LeaseEntry<P> {
     /// A lease that runs (or, with a word to that effect and no payload, one that has ended at once).
-    pub(crate) fn new(word: Word, now: u64, weight: u32, waits_for: Option<ConsumerId>, payload: Option<P>) -> Self {
+    pub(crate) fn new(word: Word, terms: &Terms, now: u64, payload: Option<P>) -> Self {
         LeaseEntry {
             word: AtomicU64::new(word.0),
             stamp: AtomicU64::new(now),
-            weight: AtomicU32::new(weight),
-            waits_for: AtomicU32::new(waits_for.map_or(0, ConsumerId::get)),
+            weight: AtomicU32::new(terms.weight),
+            waits_for: AtomicU32::new(terms.waits_for.map_or(0, ConsumerId::get)),
             consumers: ConsumerSet::new(),
             payload: UnsafeCell::new(payload),
         }
@@ -50,7 +52,7 @@ impl<P> LeaseEntry<P> {
 
     /// A placeholder for a lease of which a message came first; dropped at `drop_at`.
     pub(crate) fn early(drop_at: u64) -> Self {
-        Self::new(Word::EARLY, drop_at, 0, None, None)
+        Self::new(Word::EARLY, &Terms::until(Timestamp::ZERO), drop_at, None)
     }
 
     /// The payload of an entry that was never published.
@@ -88,26 +90,31 @@ impl<P> LeaseEntry<P> {
     /// `consumer` has read.
     pub(crate) fn notify(&self, consumer: ConsumerId, told: u32, tombstone_until: u64) -> Notify {
         let word = self.load();
-        if let Some(outcome) = word.outcome() {
-            return Notify::Effect(NotifyEffect::Late(outcome));
+        if word.outcome().is_none() {
+            if word.seen() == MAX_CONSUMERS && self.consumers.find(consumer).is_none() {
+                // Before it takes room in the set.
+                return Notify::Effect(NotifyEffect::TooMany);
+            }
+            if let Some(place) = self.consumers.claim(consumer) {
+                let effect = self.apply(|word| word.notify(told, tombstone_until));
+                if !matches!(effect, NotifyEffect::Late(_) | NotifyEffect::Gone | NotifyEffect::TooMany) {
+                    place.set_counted();
+                    self.learn(consumer);
+                }
+                return Notify::Effect(effect);
+            }
         }
-        if word.seen() == MAX_CONSUMERS && !self.consumers.contains(consumer) {
-            // Before it takes room in the set.
-            return Notify::Effect(NotifyEffect::TooMany);
+        // Ended, or claimed before. The word is read again: it may have ended since, and then what matters
+        // is whether the claim was counted.
+        let word = self.load();
+        match word.outcome() {
+            None if word.phase() == Phase::Gone => Notify::Effect(NotifyEffect::Gone),
+            None => Notify::Duplicate(word.count()),
+            Some(outcome) => match self.consumers.find(consumer) {
+                Some(place) if place.is_counted() => Notify::LateDuplicate(outcome),
+                _ => Notify::Effect(NotifyEffect::Late(outcome)),
+            },
         }
-        if !self.consumers.insert(consumer) {
-            let word = self.load();
-            return match (word.outcome(), word.phase()) {
-                (Some(outcome), _) => Notify::Effect(NotifyEffect::Late(outcome)),
-                (None, super::word::Phase::Gone) => Notify::Effect(NotifyEffect::Gone),
-                (None, _) => Notify::Duplicate(word.count()),
-            };
-        }
-        let effect = self.apply(|word| word.notify(told, tombstone_until));
-        if !matches!(effect, NotifyEffect::Late(_) | NotifyEffect::Gone | NotifyEffect::TooMany) {
-            self.learn(consumer);
-        }
-        Notify::Effect(effect)
     }
 
     pub(crate) fn set_expected(&self, expected: u32, tombstone_until: u64) -> ExpectEffect {
@@ -161,24 +168,21 @@ impl<P> LeaseEntry<P> {
     /// The second half of a `track` on an early entry, by the caller whose [`arm`](Self::arm) succeeded.
     pub(crate) fn finish_arming(
         &self,
-        deadline: u64,
-        expected: Option<u32>,
-        now: u64,
-        weight: u32,
-        waits_for: Option<ConsumerId>,
+        terms: &Terms,
         payload: P,
+        now: u64,
         tombstone_until: u64,
     ) -> (Word, Option<End>) {
         // SAFETY: while the phase is `Arming`, the payload is the armer's alone.
         self.payload.with_mut(|at| unsafe { *at = Some(payload) });
         // Relaxed: published by the exchange below.
         self.stamp.store(now, Ordering::Relaxed);
-        self.weight.store(weight, Ordering::Relaxed);
-        if let Some(consumer) = waits_for {
+        self.weight.store(terms.weight, Ordering::Relaxed);
+        if let Some(consumer) = terms.waits_for {
             self.waits_for.swap(consumer.get(), Ordering::Relaxed);
         }
         self.apply(|word| {
-            let (new, end) = word.finish_arming(deadline, expected, tombstone_until);
+            let (new, end) = word.finish_arming(terms.deadline.as_millis(), terms.expected, tombstone_until);
             Step::Change(new, (new, end))
         })
     }
@@ -234,68 +238,100 @@ const CHUNK: usize = if cfg!(kvlease_loom) { 1 } else { 30 };
 /// A grow-only set of consumers: eight inline, then chunks of thirty.
 ///
 /// Insert-only linear scan: each place is claimed once, by compare-exchange, in order, so of two threads
-/// that insert the same consumer one claims a place, and the other one finds it there.
+/// that claim for the same consumer one gets a place, and the other one finds it there. A claim says that a
+/// message of this consumer has come; once the word has counted it, the place is marked as counted.
 struct ConsumerSet {
-    inline: [AtomicU32; INLINE],
+    inline: [Place; INLINE],
     more: AtomicPtr<Chunk>,
 }
 
 struct Chunk {
-    ids: [AtomicU32; CHUNK],
+    places: [Place; CHUNK],
     more: AtomicPtr<Chunk>,
 }
 
-enum Scan {
-    Inserted,
-    Present,
+/// `counted:1 | consumer:31`; 0 while it is free.
+struct Place(AtomicU32);
+
+const COUNTED: u32 = 1 << 31;
+
+// Relaxed, all accesses to a place: it is a word of its own, and says nothing about other memory.
+impl Place {
+    fn free() -> Self {
+        Place(AtomicU32::new(0))
+    }
+
+    fn consumer(&self) -> u32 {
+        self.0.load(Ordering::Relaxed) & !COUNTED
+    }
+
+    /// Claims a free place; or says who has it.
+    fn claim(&self, id: u32) -> Result<(), u32> {
+        self.0.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed).map(drop).map_err(|now| now & !COUNTED)
+    }
+
+    fn set_counted(&self) {
+        self.0.fetch_or(COUNTED, Ordering::Relaxed);
+    }
+
+    fn is_counted(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & COUNTED != 0
+    }
+}
+
+enum Scan<'a> {
+    Claimed(&'a Place),
+    Found(&'a Place),
     Absent,
 }
 
 impl ConsumerSet {
     fn new() -> Self {
-        ConsumerSet { inline: std::array::from_fn(|_| AtomicU32::new(0)), more: AtomicPtr::new(ptr::null_mut()) }
+        ConsumerSet { inline: std::array::from_fn(|_| Place::free()), more: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// True if it was not there.
-    fn insert(&self, consumer: ConsumerId) -> bool {
+    /// A place for this consumer, if it has none.
+    fn claim(&self, consumer: ConsumerId) -> Option<&Place> {
         match self.scan(consumer.get(), true) {
-            Scan::Inserted => true,
-            Scan::Present | Scan::Absent => false,
+            Scan::Claimed(place) => Some(place),
+            Scan::Found(_) | Scan::Absent => None,
         }
     }
 
-    fn contains(&self, consumer: ConsumerId) -> bool {
-        matches!(self.scan(consumer.get(), false), Scan::Present)
+    fn find(&self, consumer: ConsumerId) -> Option<&Place> {
+        match self.scan(consumer.get(), false) {
+            Scan::Found(place) => Some(place),
+            Scan::Claimed(_) | Scan::Absent => None,
+        }
     }
 
-    fn scan(&self, id: u32, insert: bool) -> Scan {
-        let mut ids: &[AtomicU32] = &self.inline;
+    fn scan(&self, id: u32, claim: bool) -> Scan<'_> {
+        let mut places: &[Place] = &self.inline;
         let mut more = &self.more;
         loop {
-            for place in ids {
-                // Relaxed, all of it: a place is a word of its own; the set says nothing about other memory.
-                let mut seen = place.load(Ordering::Relaxed);
-                if seen == 0 {
-                    if !insert {
+            for place in places {
+                let mut owner = place.consumer();
+                if owner == 0 {
+                    if !claim {
                         return Scan::Absent;
                     }
-                    match place.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed) {
-                        Ok(_) => return Scan::Inserted,
-                        Err(now) => seen = now,
+                    match place.claim(id) {
+                        Ok(()) => return Scan::Claimed(place),
+                        Err(other) => owner = other,
                     }
                 }
-                if seen == id {
-                    return Scan::Present;
+                if owner == id {
+                    return Scan::Found(place);
                 }
             }
             // Acquire: pairs with the Release below.
             let mut next = more.load(Ordering::Acquire);
             if next.is_null() {
-                if !insert {
+                if !claim {
                     return Scan::Absent;
                 }
                 let new = Box::into_raw(Box::new(Chunk {
-                    ids: std::array::from_fn(|_| AtomicU32::new(0)),
+                    places: std::array::from_fn(|_| Place::free()),
                     more: AtomicPtr::new(ptr::null_mut()),
                 }));
                 // Release: publishes the chunk. Acquire on failure: we go on in the other's.
@@ -310,7 +346,7 @@ impl ConsumerSet {
             }
             // SAFETY: published, never changed, and freed only with the set.
             let chunk = unsafe { &*next };
-            ids = &chunk.ids;
+            places = &chunk.places;
             more = &chunk.more;
         }
     }

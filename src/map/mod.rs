@@ -46,7 +46,8 @@
 //!
 //! **Memory ordering.** What happens before an insert or a replacement in its thread is visible to
 //! whoever observes the entry or the value. What happens before a removal is visible to the destructors
-//! of key and value. Each atomic access in the source names its partner.
+//! of key and value. [`docs::orderings`](crate::docs::orderings)
+//! lists every atomic access and its partner.
 //!
 //! **Memory.** Keys and values lie in pooled slots that never move. Once warm, neither insert nor removal
 //! allocates, but for one small bookkeeping node of the epoch collector in 64 removals. A removed key
@@ -428,11 +429,11 @@ where
             }
             let slot = self.slots.get(reference.slot())?;
             let meta = slot.load_meta();
-            // SAFETY (of `key`): live, in the generation that was seen, under the guard of our caller.
-            if meta.state() == State::Live
-                && reference.is_of(meta.generation())
-                && key.equivalent(unsafe { slot.key() })
-            {
+            if meta.state() != State::Live || !reference.is_of(meta.generation()) {
+                continue;
+            }
+            // SAFETY: live, in the generation that was seen, under the guard of our caller.
+            if key.equivalent(unsafe { slot.key() }) {
                 return self.entry(slot, meta, reference.slot());
             }
         }
@@ -457,8 +458,11 @@ where
                 slot.publish(meta);
                 meta = slot.load_meta();
             }
-            // SAFETY (of `key`): live, in the generation that was seen, under the guard of our caller.
-            if meta.state() == State::Live && reference.is_of(meta.generation()) && key.eq(unsafe { slot.key() }) {
+            if meta.state() != State::Live || !reference.is_of(meta.generation()) {
+                continue;
+            }
+            // SAFETY: live, in the generation that was seen, under the guard of our caller.
+            if key.eq(unsafe { slot.key() }) {
                 return self.entry(slot, meta, reference.slot());
             }
         }

@@ -105,7 +105,7 @@ type LeaseRef<'g, P> = Entry<'g, RequestId, LeaseEntry<P>>;
 /// }
 ///
 /// // A message that comes once more, or too late, is told what happened.
-/// assert_eq!(tracker.notify("cmpl-1", rank1, clock.now()), Notified::Late(Outcome::Completed));
+/// assert_eq!(tracker.notify("cmpl-1", rank1, clock.now()), Notified::LateDuplicate(Outcome::Completed));
 /// ```
 pub struct SendTracker<P> {
     map: CasMap<RequestId, LeaseEntry<P>>,
@@ -173,14 +173,12 @@ impl<P: Send + 'static> SendTracker<P> {
         }
         let guard = pin();
         let hash = self.map.hash(id);
-        let deadline = terms.deadline.as_millis();
         let mut payload = payload;
         loop {
             let Some(entry) = self.map.get_hashed(hash, id, &guard) else {
-                match self.track_absent(id, hash, terms, payload, now, &guard) {
-                    Ok(result) => return result,
-                    // Another entry has come meanwhile.
-                    Err(back) => payload = back,
+                match self.track_absent(id, hash, &terms, payload, now, &guard) {
+                    Absent::Done(result) => return result,
+                    Absent::NoMore(back) => payload = back,
                 }
                 continue;
             };
@@ -188,15 +186,8 @@ impl<P: Send + 'static> SendTracker<P> {
             let reason = match lease.arm() {
                 ArmEffect::Armed => {
                     self.early.fetch_sub(1, Ordering::Relaxed); // Relaxed: a count
-                    let (word, end) = lease.finish_arming(
-                        deadline,
-                        terms.expected,
-                        now.as_millis(),
-                        terms.weight,
-                        terms.waits_for,
-                        payload,
-                        self.tombstone_until(now),
-                    );
+                    let until = self.tombstone_until(now);
+                    let (word, end) = lease.finish_arming(&terms, payload, now.as_millis(), until);
                     return self.tracked(entry, word, end, terms.weight, now, &guard);
                 }
                 ArmEffect::AlreadyTracked => TrackRefusal::AlreadyTracked,
@@ -236,62 +227,61 @@ impl<P: Send + 'static> SendTracker<P> {
         }
     }
 
-    /// A `track` of an id that is not in the map; `Err` with the payload if by now it is.
-    #[expect(clippy::type_complexity)]
-    fn track_absent(
-        &self,
-        id: &str,
-        hash: u32,
-        terms: Terms,
-        payload: P,
-        now: Timestamp,
-        guard: &Guard,
-    ) -> Result<Result<Tracked<P>, TrackError<P>>, P> {
-        let until = self.tombstone_until(now).max(terms.deadline.as_millis());
-        let word = match terms.expected {
-            Some(0) => Word::completed_at_once(until),
-            expected => Word::leased(terms.deadline.as_millis(), expected.unwrap_or(0)),
-        };
-        let end = (terms.expected == Some(0)).then_some(End {
-            outcome: Outcome::Completed,
-            released: true,
-            was_overdue: false,
-        });
-        if let Some(end) = end {
-            // Its payload need not go through the entry, which is a tombstone from the start.
-            let tombstone = LeaseEntry::new(word, now.as_millis(), terms.weight, None, None);
-            return match self.map.insert_hashed(hash, RequestId::from(id), tombstone, guard) {
-                Err(InsertError::Exists { .. }) => Err(payload),
-                inserted => {
-                    self.tracked[stripe()].fetch_add(ONE_TRACKED, Ordering::Relaxed); // Relaxed: a count
-                    self.count_end(end.outcome);
-                    self.counters.add(Counter::Released, 1);
-                    if let Ok(entry) = inserted {
-                        self.bury(&entry, guard);
-                        self.deadlines.schedule(entry.handle().index(), until);
-                    }
-                    let id = RequestId::from(id);
-                    let (outcome, weight, age) = (end.outcome, terms.weight, Duration::ZERO);
-                    Ok(Ok(Tracked::Ended(Release { id, outcome, payload, weight, age })))
-                }
-            };
+    /// A `track` of an id that is not in the map.
+    fn track_absent(&self, id: &str, hash: u32, terms: &Terms, payload: P, now: Timestamp, guard: &Guard) -> Absent<P> {
+        if terms.expected == Some(0) {
+            return self.track_for_nobody(id, hash, terms, payload, now, guard);
         }
-        let lease = LeaseEntry::new(word, now.as_millis(), terms.weight, terms.waits_for, Some(payload));
+        let word = Word::leased(terms.deadline.as_millis(), terms.expected.unwrap_or(0));
+        let lease = LeaseEntry::new(word, terms, now.as_millis(), Some(payload));
         match self.map.insert_hashed(hash, RequestId::from(id), lease, guard) {
-            Ok(entry) => Ok(self.tracked(entry, word, None, terms.weight, now, guard)),
+            Ok(entry) => Absent::Done(self.tracked(entry, word, None, terms.weight, now, guard)),
             Err(error) => {
                 let full = matches!(error, InsertError::Full { .. });
                 // Never published, so the payload is still in it.
                 let Some(payload) = error.into_inner().1.into_payload() else { unreachable!("put in above") };
-                match full {
-                    true => {
-                        let reason = TrackRefusal::AtCapacity { capacity: u32::MAX as usize };
-                        Ok(Err(TrackError { payload, reason }))
-                    }
-                    false => Err(payload),
+                if full {
+                    let reason = TrackRefusal::AtCapacity { capacity: u32::MAX as usize };
+                    return Absent::Done(Err(TrackError { payload, reason }));
                 }
+                Absent::NoMore(payload)
             }
         }
+    }
+
+    /// A lease for nobody is over at once. Its payload need not go through the entry, which is a tombstone
+    /// from the start.
+    fn track_for_nobody(
+        &self,
+        id: &str,
+        hash: u32,
+        terms: &Terms,
+        payload: P,
+        now: Timestamp,
+        guard: &Guard,
+    ) -> Absent<P> {
+        let until = self.tombstone_until(now).max(terms.deadline.as_millis());
+        let tombstone = LeaseEntry::new(Word::completed_at_once(until), terms, now.as_millis(), None);
+        match self.map.insert_hashed(hash, RequestId::from(id), tombstone, guard) {
+            Err(InsertError::Exists { .. }) => return Absent::NoMore(payload),
+            // Without a slot nothing is remembered of it; it is over all the same.
+            Err(InsertError::Full { .. }) => {}
+            Ok(entry) => {
+                self.bury(&entry, guard);
+                self.deadlines.schedule(entry.handle().index(), until);
+            }
+        }
+        // Relaxed: a count.
+        self.tracked[stripe()].fetch_add(ONE_TRACKED, Ordering::Relaxed);
+        self.count_end(Outcome::Completed);
+        self.counters.add(Counter::Released, 1);
+        Absent::Done(Ok(Tracked::Ended(Release {
+            id: RequestId::from(id),
+            outcome: Outcome::Completed,
+            payload,
+            weight: terms.weight,
+            age: Duration::ZERO,
+        })))
     }
 
     /// What remains to be done of a `track` once its lease runs, or has ended at once.
@@ -433,6 +423,10 @@ impl<P: Send + 'static> SendTracker<P> {
                 Notify::Duplicate(count) => {
                     self.counters.add(Counter::Duplicates, 1);
                     return Notified::Duplicate { seen: count.seen, expected: count.expected };
+                }
+                Notify::LateDuplicate(outcome) => {
+                    self.counters.add(Counter::Duplicates, 1);
+                    return Notified::LateDuplicate(outcome);
                 }
             };
             let ended = |end: End| {
@@ -1005,6 +999,13 @@ impl<P: Send + 'static> SendTracker<P> {
         let ended = self.counters.ended();
         self.tracked_count().saturating_sub(ended)
     }
+}
+
+/// What became of a `track` of an id that was not in the map.
+enum Absent<P> {
+    Done(Result<Tracked<P>, TrackError<P>>),
+    /// By now it is; the payload back.
+    NoMore(P),
 }
 
 impl<P: Send + 'static> Default for SendTracker<P> {

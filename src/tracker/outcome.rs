@@ -155,7 +155,7 @@ pub enum Notified<P> {
     },
     /// This was the last one.
     Completed(Ended<P>),
-    /// This consumer had notified before; nothing changed.
+    /// This consumer had notified before (or does so at this moment, on another thread); nothing changed.
     Duplicate {
         /// Distinct consumers that have notified.
         seen: u32,
@@ -164,10 +164,11 @@ pub enum Notified<P> {
     },
     /// The request is not tracked yet; the notification is kept for the coming `track`.
     Early,
-    /// The lease had ended before, like this. Where the outcome is not
-    /// [`Completed`](Outcome::Completed), the consumer may have read blocks that were in use again:
-    /// tell it (see [`wire::StaleReply`](crate::wire)).
+    /// The lease had ended before, like this, and without this consumer: it may have read blocks that were
+    /// in use again. Tell it (see [`verdict`](Self::verdict)).
     Late(Outcome),
+    /// The lease has ended, like this, but this consumer had been counted before. Its read was in time.
+    LateDuplicate(Outcome),
     /// Nothing is known of this id, and nothing is kept.
     Unknown,
     /// The count in this message is not the one that stands. The consumer was counted all the same.
@@ -186,6 +187,37 @@ pub enum Notified<P> {
 }
 
 impl<P> Notified<P> {
+    /// What to tell a consumer that has opted in to [stale replies](crate::wire::StaleReply) about the read
+    /// that it notified: [`Completed`](Outcome::Completed) if it was in time; another outcome if the lease
+    /// had ended before, so that it must be discarded; `None` if that is not known.
+    ///
+    /// A lease that had completed without this consumer, because more of them read than were expected, is
+    /// [`Expired`](Outcome::Expired) for it.
+    ///
+    /// ```
+    /// use kvlease::{ConsumerId, Outcome, SendTracker, Terms, Timestamp};
+    ///
+    /// let tracker = SendTracker::new();
+    /// let (now, rank) = (Timestamp::ZERO, |n| ConsumerId::new(n).unwrap());
+    /// let _ = tracker.track("r", Terms::until(Timestamp::from_secs(30)).consumers(1), (), now).unwrap();
+    /// assert_eq!(tracker.notify("r", rank(1), now).verdict(), Some(Outcome::Completed));
+    /// assert_eq!(tracker.notify("r", rank(1), now).verdict(), Some(Outcome::Completed)); // said again
+    /// assert_eq!(tracker.notify("r", rank(2), now).verdict(), Some(Outcome::Expired)); // one too many
+    /// assert_eq!(tracker.notify("s", rank(1), now).verdict(), None); // not tracked yet, or any more
+    /// ```
+    pub fn verdict(&self) -> Option<Outcome> {
+        match self {
+            Notified::Counted { .. }
+            | Notified::Completed(_)
+            | Notified::ExpectedConflict { .. }
+            | Notified::Duplicate { .. }
+            | Notified::LateDuplicate(_) => Some(Outcome::Completed),
+            Notified::Late(Outcome::Aborted) => Some(Outcome::Aborted),
+            Notified::Late(Outcome::Expired | Outcome::Completed) => Some(Outcome::Expired),
+            Notified::Early | Notified::Unknown | Notified::Refused(_) => None,
+        }
+    }
+
     /// The release, if this notification brought it.
     pub fn release(self) -> Option<Release<P>> {
         match self {

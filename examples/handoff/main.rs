@@ -1,0 +1,399 @@
+//! A prefill side and a decode side as threads of one process, on a trace of arrivals.
+//!
+//! ```sh
+//! cargo run --release --example handoff                                    # generated arrivals
+//! cargo run --release --example handoff -- --trace conversation.jsonl      # a Mooncake trace
+//! cargo run --release --example handoff -- --loss 0.05 --duplicate 0.05 --delay 300 \
+//!     --malformed-rate 0.02 --crash-decode-at 60                           # with faults
+//! ```
+//!
+//! ```text
+//!   prefill                                                        decode
+//!   engine: track, abort, sweep ───────── hand-over ─────────▶ rank 0, 1, … (one thread each)
+//!   transfer thread: begin, end                                 │  wait, with heartbeats
+//!   notification threads ◀── heartbeats, completions (network) ─┤  read the blocks
+//!                        ─── verdicts ────────── (network) ────▶│  use, or discard and recompute
+//!                              block pool: the ground truth
+//! ```
+//!
+//! [`prefill`] and [`decode`] are what a connector does with the crate, [`model`] and [`trace`] draw what
+//! happens, [`pool`] knows the truth, and [`report`] compares.
+//!
+//! # When does a stale read count as reported?
+//!
+//! A read is *stale* when a block was released before the read was over. The pool knows; the rank that
+//! read does not. The network may lose a completion, and it may lose the answer, so a rank cannot take
+//! silence for good news. Hence, by default, it **waits for a verdict**: it sends its completion again
+//! (every [`decode::ASK_AGAIN`] of trace time) until the prefill side has told it either way, and after
+//! [`decode::ATTEMPTS`] it takes the read for unverified, discards it and has the request computed again.
+//! So every read ends as *used* (told that it was in time), *told stale*, *unverified*, or *lost* with
+//! its engine, and a stale read is unreported exactly when it was **used**. That must never happen,
+//! whatever the network does. Being told stale needlessly may: between the end of a read and the arrival
+//! of its completion, the lease can run out.
+//!
+//! With `--fire-and-forget` a rank sends once and uses what it read unless it is told otherwise, which costs
+//! no waiting. That is enough as long as no message is lost, and as long as no reader comes back after the
+//! prefill side has forgotten how its lease ended ([`REMEMBERED_FOR`] here). With `--loss` it is not, and the
+//! run says so by its exit code.
+//!
+//! # Exit code
+//!
+//! 0 if all went well; 1 if anything was released twice, leaked, released under a transfer, or a stale
+//! read went unreported; 2 if the arguments or the trace are no good, and then nothing was started.
+
+mod clock;
+mod decode;
+mod model;
+mod pool;
+mod prefill;
+mod report;
+mod trace;
+
+use clap::{Parser, ValueEnum};
+use clock::ScaledClock;
+use decode::{Habits, Rank, ReadCounts, Router};
+use indicatif::{ProgressBar, ProgressStyle};
+use kvlease::transport::in_process::{Faults, Network};
+use kvlease::{Config, ConsumerRegistry, ExpiryPolicy, SendTracker, Timestamp};
+use model::{Planned, Rates};
+use pool::BlockPool;
+use prefill::{Counters, Prefill, Sabotage};
+use report::{Account, NetworkCounts, Report};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+/// How long after the death of a decode engine its replacement is up, and the prefill side is told.
+const REPLACED_AFTER: Duration = Duration::from_secs(5);
+const TOLD_AFTER: Duration = Duration::from_secs(10);
+
+/// How long the prefill side remembers how a lease ended: longer than any reader is likely to be away,
+/// since the completion of a request that is forgotten cannot be told from one that comes before `track`.
+const REMEMBERED_FOR: Duration = Duration::from_secs(600);
+
+/// No two requests ever wait for the same block, so the pool has as many as all of them fill. At most:
+const MOST_BLOCKS: u64 = 1 << 28;
+
+/// The name of the prefill side's agent.
+const PREFILL: &str = "prefill-0";
+
+/// Hand KV-cache blocks from a prefill side to a decode side, with the faults of real life, and check
+/// that each block is released once and that no stale read stays silent.
+#[derive(Parser, Clone, Debug, Serialize)]
+#[command(name = "handoff", after_long_help = models())]
+struct Cli {
+    /// A Mooncake trace, one JSON object a line: timestamp (ms), input_length, output_length, hash_ids.
+    /// Without it, arrivals are generated in the shape of the conversation trace
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+
+    /// How many requests to generate (2,000 if not given), or to take from the trace at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    requests: Option<u32>,
+
+    /// Seconds of the trace that pass in one real second: at 150, an hour takes 24 s, and half a
+    /// millisecond between two polls is 75 ms of the trace. With very many ranks, go slower
+    #[arg(long, value_name = "FACTOR", default_value_t = 150.0, value_parser = between(0.01, 10_000.0))]
+    speed: f64,
+
+    /// Decode ranks that read each request
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=255))]
+    consumers: u32,
+
+    /// Notification threads of the prefill side
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    threads: u32,
+
+    /// How long a lease runs, in seconds of the trace, from `track` and from each heartbeat
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = between(0.1, 86_400.0))]
+    lease: f64,
+
+    /// How often a rank renews the leases of what it has not read yet, in seconds of the trace; 0 for
+    /// never [default: a third of the lease]
+    #[arg(long, value_name = "SECONDS", value_parser = between(0.0, 86_400.0))]
+    heartbeat: Option<f64>,
+
+    /// What becomes of a lease that runs out
+    #[arg(long, value_enum, default_value_t = Policy::Release)]
+    policy: Policy,
+
+    /// Share of messages that the network loses, both ways
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
+    loss: f64,
+
+    /// Share of messages that arrive twice
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
+    duplicate: f64,
+
+    /// How long a message takes at most, in milliseconds of the trace; each draws its own, so they
+    /// overtake one another
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3_600_000))]
+    delay: u64,
+
+    /// Share of messages that are handed out before others that arrived with them
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
+    reorder: f64,
+
+    /// When the decode engine dies, in seconds of the trace; 5 s later another takes new requests, 10 s
+    /// later the prefill side is told
+    #[arg(long, value_name = "SECONDS", value_parser = between(0.0, 2_592_000.0))]
+    crash_decode_at: Option<f64>,
+
+    /// Share of requests that the prefill side aborts, from just before `track` to the end of the reads
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01, value_parser = between(0.0, 1.0))]
+    abort_rate: f64,
+
+    /// Share of reads at whose start the rank freezes, sometimes for longer than the lease
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0002, value_parser = between(0.0, 1.0))]
+    freeze_rate: f64,
+
+    /// Share of requests of which the prefill side also sends blocks itself
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = between(0.0, 1.0))]
+    push_rate: f64,
+
+    /// Share of completions that are followed by a message that is none
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
+    malformed_rate: f64,
+
+    /// Use what was read at once and listen for bad news, instead of waiting for a verdict
+    #[arg(long)]
+    fire_and_forget: bool,
+
+    /// Same seed, same arrivals, hold times and faults; the threads race all the same
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    seed: u64,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+
+    /// Break this program on purpose, to see that its checks notice: the exit code must be 1
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "Self-test")]
+    sabotage: Option<Sabotage>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Policy {
+    /// It ends, and its blocks are released: a slow reader may read what is not there any more
+    Release,
+    /// It is reported and kept: a reader that never comes back keeps its blocks
+    Hold,
+}
+
+fn models() -> String {
+    format!("Generated arrivals: {}\n\nHold times, which no public trace has: {}", trace::GENERATOR, model::HOLD_MODEL)
+}
+
+/// A parser of numbers from `min` to `max`.
+fn between(min: f64, max: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| match text.parse::<f64>() {
+        Ok(value) if (min..=max).contains(&value) => Ok(value),
+        _ => Err(format!("expected a number from {min} to {max}")),
+    }
+}
+
+fn main() -> ExitCode {
+    ExitCode::from(main_with(std::env::args_os(), &mut io::stdout(), &mut io::stderr()))
+}
+
+/// The whole program, but for where its output goes; returns the exit code.
+pub fn main_with<'a>(args: impl IntoIterator<Item = OsString>, out: &'a mut dyn Write, err: &'a mut dyn Write) -> u8 {
+    // Who closes the pipe has seen enough: what cannot be written is not an error.
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(usage) => {
+            let (to, code) = if usage.use_stderr() { (err, 2) } else { (out, 0) };
+            _ = write!(to, "{}", usage.render());
+            return code;
+        }
+    };
+    let report = match arrivals(&cli) {
+        Ok((arrivals, source)) => run(&cli, &arrivals, source),
+        Err(message) => {
+            _ = writeln!(err, "error: {message}");
+            return 2;
+        }
+    };
+    _ = if cli.json {
+        writeln!(out, "{}", serde_json::to_string(&report).expect("a report is plain data"))
+    } else {
+        writeln!(out, "{report}")
+    };
+    u8::from(!report.failures.is_empty())
+}
+
+/// The arrivals, and in words where they are from.
+fn arrivals(cli: &Cli) -> Result<(Vec<trace::Arrival>, String), String> {
+    let (arrivals, source) = match &cli.trace {
+        Some(path) => {
+            let mut arrivals = trace::read(path).map_err(|e| e.to_string())?;
+            arrivals.truncate(cli.requests.map_or(usize::MAX, |n| n as usize));
+            (arrivals, path.display().to_string())
+        }
+        None => (
+            trace::generate(cli.requests.unwrap_or(2_000) as usize, cli.seed),
+            format!("generated: {}", trace::GENERATOR),
+        ),
+    };
+    let end = arrivals.last().map_or(0, |last| last.at_ms) as f64 / 1_000.0;
+    if let Some(at) = cli.crash_decode_at.filter(|at| *at > end) {
+        return Err(format!("--crash-decode-at {at}: the last request arrives at {end} s"));
+    }
+    let blocks: u64 = arrivals.iter().map(|arrival| u64::from(arrival.blocks)).sum();
+    if blocks > MOST_BLOCKS {
+        return Err(format!(
+            "the requests fill {blocks} blocks, the pool has {MOST_BLOCKS}: take fewer, with --requests"
+        ));
+    }
+    let (input, output) =
+        arrivals.iter().fold((0, 0), |(i, o), arrival| (i + arrival.input_tokens, o + arrival.output_tokens));
+    let source = format!("{} requests in {end:.0} s, {input} tokens in, {output} out; {source}", arrivals.len());
+    Ok((arrivals, source))
+}
+
+/// Runs the hand-off with real threads, to the end.
+fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
+    let rates = Rates { abort: cli.abort_rate, freeze: cli.freeze_rate, push: cli.push_rate };
+    let plan: Vec<Arc<Planned>> =
+        model::plan(arrivals, cli.consumers, rates, cli.seed).into_iter().map(Arc::new).collect();
+    let lease = Duration::from_secs_f64(cli.lease);
+    let crash_at = cli.crash_decode_at.map(|at| Timestamp::ZERO + Duration::from_secs_f64(at));
+    let expiry = match cli.policy {
+        Policy::Release => ExpiryPolicy::Release,
+        Policy::Hold => ExpiryPolicy::Hold,
+    };
+    let config = Config { expiry, tombstone_ttl: REMEMBERED_FOR, ..Config::default() };
+
+    let clock = ScaledClock::new(cli.speed);
+    let faults = Faults {
+        loss: cli.loss,
+        duplicate: cli.duplicate,
+        delay: Duration::from_millis(cli.delay),
+        reorder: cli.reorder,
+        seed: cli.seed,
+    };
+    let network = Network::new(faults, move || clock.now()).expect("the arguments are probabilities");
+    let prefill = Prefill {
+        tracker: Arc::new(SendTracker::with_config(config)),
+        pool: BlockPool::new(plan.iter().map(|request| request.blocks).sum()),
+        registry: ConsumerRegistry::new(),
+        clock,
+        lease,
+        consumers: cli.consumers,
+        verdicts: !cli.fire_and_forget,
+        sabotage: cli.sabotage,
+        counters: Counters::default(),
+        sabotaged: AtomicBool::new(false),
+    };
+    let habits = Habits {
+        prefill: PREFILL,
+        consumers: cli.consumers,
+        heartbeat_every: match cli.heartbeat {
+            None => Some(lease / 3),
+            Some(0.0) => None,
+            Some(seconds) => Some(Duration::from_secs_f64(seconds)),
+        },
+        waits_for_verdict: !cli.fire_and_forget,
+        malformed_rate: cli.malformed_rate,
+        seed: cli.seed,
+    };
+    let bar = progress_bar(plan.len());
+
+    let mut reads = ReadCounts::default();
+    let (readers_gone, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    let agent = network.agent(PREFILL);
+    let sender = agent.sender();
+    let agent = Mutex::new(agent);
+    thread::scope(|scope| {
+        let (prefill, network, habits, plan) = (&prefill, &network, &habits, &plan);
+
+        // The decode side: one engine, and if it is to die, its successor.
+        let mut router = Router::default();
+        let mut ranks = Vec::new();
+        let engines = [(Timestamp::ZERO, crash_at)].into_iter().chain(crash_at.map(|at| (at + REPLACED_AFTER, None)));
+        for (engine, (up_at, dies_at)) in engines.enumerate() {
+            let (mut consumers, mut inboxes) = (Vec::new(), Vec::new());
+            for rank in 0..cli.consumers {
+                let name = format!("decode-{engine}/rank-{rank}");
+                consumers.push(prefill.registry.intern(&name).expect("there is room for every rank"));
+                let (hand_over, inbox) = mpsc::channel();
+                inboxes.push(hand_over);
+                let rank = Rank { name, up_at, dies_at, clock, pool: &prefill.pool, habits };
+                ranks.push(scope.spawn(move || rank.run(network, inbox)));
+            }
+            router.add_engine(consumers, inboxes, dies_at);
+        }
+
+        // The prefill side.
+        let crash = crash_at.map(|at| (at + TOLD_AFTER, router.current().to_vec()));
+        let (to_push, pushes) = mpsc::channel();
+        let transfers = scope.spawn(move || prefill.transfers(pushes));
+        let notifications: Vec<_> =
+            (0..cli.threads).map(|_| scope.spawn(|| prefill.notifications(&agent, &sender, &stop))).collect();
+        let (gone, inc) = (&readers_gone, || bar.inc(1));
+        let engine = scope.spawn(move || prefill.engine(plan, router, to_push, crash, gone, inc));
+
+        // Each side ends when the other has nothing more for it. Panics are looked at last, so that one
+        // thread's does not leave the others waiting.
+        let ranks: Vec<_> = ranks.into_iter().map(|rank| rank.join()).collect();
+        readers_gone.store(true, Ordering::Release);
+        let (engine, transfers) = (engine.join(), transfers.join());
+        stop.store(true, Ordering::Release);
+        let notifications: Vec<_> = notifications.into_iter().map(|thread| thread.join()).collect();
+
+        ranks.into_iter().for_each(|rank| reads += rank.expect("a decode rank panicked"));
+        engine.expect("the engine panicked");
+        transfers.expect("the transfer thread panicked");
+        for thread in notifications {
+            thread.expect("a notification thread panicked").expect("the network is there to the end");
+        }
+    });
+    // A transfer that outlived the shutdown may have left a release behind.
+    prefill.sweep(clock.now());
+    bar.finish_and_clear();
+
+    let stats = prefill.tracker.stats();
+    let counts = prefill.counters.snapshot();
+    let mut report = Report {
+        requests: plan.len() as u64,
+        completed: stats.completed,
+        expired: stats.expired,
+        aborted: stats.aborted,
+        late_notifications: counts.late_duplicates + counts.late_completed + counts.late_expired + counts.late_aborted,
+        duplicates: counts.duplicates,
+        malformed: counts.malformed,
+        stale_reads: reads.stale,
+        stale_reads_reported: reads.stale - reads.stale_used,
+        double_released: counts.double_released,
+        leaked_blocks: prefill.pool.allocated() as u64,
+        peak_tracked: counts.peak_tracked,
+        wall_s: clock.wall().as_secs_f64(),
+        failures: Vec::new(),
+        peak_blocks: prefill.pool.peak() as u64,
+        reads,
+        prefill: counts,
+        network: NetworkCounts::from(network.counters()),
+        arrivals: source,
+        hold_model: model::HOLD_MODEL,
+        seed: cli.seed,
+        settings: serde_json::to_value(cli).expect("the arguments are plain data"),
+    };
+    let left = stats.live + stats.release_pending + stats.weight_held + stats.transfers;
+    let account = Account { tracked: stats.tracked, released: stats.released, left };
+    report.judge(account, plan.len() as u64 * u64::from(cli.consumers));
+    report
+}
+
+/// A bar on a terminal; `indicatif` shows none elsewhere.
+fn progress_bar(requests: usize) -> ProgressBar {
+    let style =
+        ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} requests, {elapsed} of about {duration}");
+    ProgressBar::new(requests as u64).with_style(style.expect("the template is well-formed"))
+}
