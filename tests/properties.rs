@@ -331,15 +331,17 @@ impl Model {
     }
 
     /// `order` is in which order the tracker released them: the last ones are those remembered.
-    fn sweep(&mut self, now: Timestamp, order: &[String]) -> Swept<Payload> {
+    ///
+    /// Also gives how many of the tombstones that are dropped have lost their place in the same sweep: those
+    /// may be counted as dropped or not.
+    fn sweep(&mut self, now: Timestamp, order: &[String]) -> (Swept<Payload>, usize) {
         let mut swept = Swept::default();
         let early = self.early.len();
         self.early.retain(|_, e| e.dropped_at > now);
         swept.early_dropped = early - self.early.len();
-        for tombstone in self.tombstones.iter_mut().filter(|t| !t.forgotten && t.until <= now) {
-            tombstone.forgotten = true;
-            swept.tombstones_dropped += 1;
-        }
+        let dropped: Vec<bool> = self.tombstones.iter().map(|t| !t.forgotten && t.until <= now).collect();
+        swept.tombstones_dropped = dropped.iter().filter(|d| **d).count();
+        self.tombstones.iter_mut().for_each(|t| t.forgotten |= t.until <= now);
 
         let mut ids: Vec<&'static str> = self.leases.keys().copied().collect();
         ids.sort_by_key(|id| order.iter().position(|o| o == id));
@@ -362,7 +364,9 @@ impl Model {
                 }
             }
         }
-        swept
+        let lost_their_place = dropped.len() + swept.released.len() - self.tombstones.len();
+        let either_way = dropped.iter().take(lost_their_place).filter(|d| **d).count();
+        (swept, either_way)
     }
 
     fn expire_consumers(&mut self, dead: &[u32], now: Timestamp, order: &[String]) -> Vec<Release<Payload>> {
@@ -675,13 +679,14 @@ impl<'a> Pair<'a> {
 
     fn sweep(&mut self) {
         let mut swept = self.tracker.sweep(self.now);
-        let mut expected = self.model.sweep(self.now, &order(&swept.released));
+        let (mut expected, either_way) = self.model.sweep(self.now, &order(&swept.released));
         for swept in [&mut swept, &mut expected] {
             swept.overdue.sort();
         }
         // A tombstone that is due may instead have made room for a lease that ended in the same sweep.
-        assert!(swept.tombstones_dropped <= expected.tombstones_dropped);
-        swept.tombstones_dropped = expected.tombstones_dropped;
+        if (expected.tombstones_dropped - either_way..expected.tombstones_dropped).contains(&swept.tombstones_dropped) {
+            expected.tombstones_dropped = swept.tombstones_dropped;
+        }
         assert_eq!(swept, expected);
         self.note(&swept.released);
         let next = self.tracker.next_deadline();
@@ -715,11 +720,8 @@ impl<'a> Pair<'a> {
             "overdue, duplicates, conflicts, notify_refused, extended"
         );
 
-        // The next deadline may be early, for example for a lease that was renewed, but never late.
-        let (told, true_one) = (self.tracker.next_deadline(), m.next_deadline());
-        if let Some(true_one) = true_one {
-            assert!(told.is_some_and(|told| told <= true_one.max(self.now)), "{told:?} instead of {true_one:?}");
-        }
+        // With so few leases it is exact.
+        assert_eq!(self.tracker.next_deadline(), m.next_deadline());
 
         let mut infos: Vec<LeaseInfo> = self.tracker.leases().collect();
         // Those that a dropped guard has left behind may be shown or not.
@@ -808,8 +810,13 @@ fn run_and_drop(config: Config, steps: Vec<(i64, Op)>) {
     ledger.assert_each_dropped_once();
 }
 
+/// How many cases to try: as many as `PROPTEST_CASES` says, but not fewer than these.
+fn cases(at_least: u32) -> u32 {
+    ProptestConfig::default().cases.max(at_least)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(2_000), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_sequence_of_calls_is_answered_as_the_contract_says(
@@ -821,7 +828,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(300), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_tracker_dropped_at_any_moment_drops_each_payload_once(

@@ -1,498 +1,459 @@
-//! Small programs of a few threads for the tools that look at every access: Miri, ThreadSanitizer and
-//! AddressSanitizer. Natively they are a quick stress.
-//!
-//! What a tool can see is put in its way: values are boxes, so that a value used after its drop is a use
-//! after free, and blocks are plain memory that consumers and transfers read and whoever is given the
-//! release writes, so that a missing edge between the two is a data race.
+//! Two calls at the same moment on the same lease, pair by pair: one of them is first, and both answers
+//! say which.
 
-use kvlease::map::{self, CasMap};
-use kvlease::{Aborted, Config, ConsumerId, ExpiryPolicy, Outcome, Release, SendTracker, Terms, Timestamp};
-use std::cell::UnsafeCell;
-use std::hash::{BuildHasher, Hasher};
-use std::sync::Arc;
-use std::sync::atomic::Ordering::{self, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+mod common;
+
+use common::*;
+use kvlease::Outcome::{Aborted as AbortedOutcome, Completed, Expired};
+use kvlease::{Aborted, Config, Ended, Notified, SendTracker, Swept, TrackRefusal, Tracked, TransferRefusal};
+use std::cell::RefCell;
 use std::time::Duration;
 
-/// Times to repeat a program, and steps of one of its threads.
-const ROUNDS: usize = if cfg!(miri) { 1 } else { 200 };
-const STEPS: usize = if cfg!(miri) { 24 } else { 300 };
+const ROUNDS: usize = 3_000;
 
-/// Numbers that differ from run to run; under Miri by its seed.
-struct Random(u64);
-
-impl Random {
-    fn new() -> Self {
-        Random(std::hash::RandomState::new().build_hasher().finish() | 1)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
+/// Where each round needs a tracker of its own.
+fn trackers(rounds: usize) -> Vec<SendTracker<u64>> {
+    let config = Config { tombstone_capacity: 8, ..config() };
+    (0..rounds).map(|_| SendTracker::with_config(config.clone())).collect()
 }
 
-// ---------------------------------------------------------------------------------------------
-// The map.
-
-/// Puts every key into the same two buckets, so that a few keys fill them.
-#[derive(Clone, Copy, Default)]
-struct Crowded(u64);
-
-impl Hasher for Crowded {
-    fn finish(&self) -> u64 {
-        self.0 & 1
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = u64::from(bytes[0]);
-    }
+fn finish(t: &Tracker, ledger: &Ledger) {
+    drain(t, at(1_000_000));
+    assert_empty(&t.stats());
+    ledger.assert_each_dropped_once();
 }
 
-impl BuildHasher for Crowded {
-    type Hasher = Self;
-
-    fn build_hasher(&self) -> Self {
-        Self(0)
-    }
-}
-
-struct Value {
-    number: Box<u64>,
-    alive: Arc<AtomicUsize>,
-}
-
-impl Value {
-    fn new(number: u64, alive: &Arc<AtomicUsize>) -> Self {
-        alive.fetch_add(1, Relaxed);
-        Value { number: Box::new(number), alive: alive.clone() }
-    }
-}
-
-impl Drop for Value {
-    fn drop(&mut self) {
-        *self.number = u64::MAX;
-        assert!(self.alive.fetch_sub(1, Relaxed) > 0, "dropped twice");
-    }
-}
-
-/// All calls on a few keys; each entry has as many removers as it should.
-fn map_calls<S: BuildHasher + Default + Send + Sync>(keys: u64, threads: u64) {
-    for _ in 0..ROUNDS {
-        let alive = Arc::new(AtomicUsize::new(0));
-        let map: CasMap<Box<u64>, Value, S> = CasMap::default();
-        let inserted: Vec<AtomicUsize> = (0..keys).map(|_| AtomicUsize::new(0)).collect();
-        let removed: Vec<AtomicUsize> = (0..keys).map(|_| AtomicUsize::new(0)).collect();
-        std::thread::scope(|s| {
-            for t in 0..threads {
-                let (map, alive, inserted, removed) = (&map, &alive, &inserted, &removed);
-                s.spawn(move || {
-                    let mut random = Random::new();
-                    for i in 0..STEPS as u64 {
-                        let key = random.below(keys);
-                        let guard = map::pin();
-                        let value = || Value::new(t << 32 | i, alive);
-                        match random.below(8) {
-                            0..=2 => {
-                                if map.insert(Box::new(key), value(), &guard).is_ok() {
-                                    inserted[key as usize].fetch_add(1, Relaxed);
-                                }
-                            }
-                            3 => {
-                                let seen = map.get(&Box::new(key), &guard);
-                                if let Some(seen) = seen {
-                                    assert!(**seen.key() == key && *seen.value().number != u64::MAX);
-                                    if map.compare_remove(&seen, &guard) {
-                                        removed[key as usize].fetch_add(1, Relaxed);
-                                    }
-                                    // Still readable.
-                                    assert!(**seen.key() == key && *seen.value().number != u64::MAX);
-                                }
-                            }
-                            4 => {
-                                if let Ok(new) = map.replace_if(&Box::new(key), value(), |_| true, &guard) {
-                                    assert_eq!((**new.key(), *new.value().number), (key, t << 32 | i));
-                                }
-                            }
-                            5 => {
-                                for entry in map.iter(&guard) {
-                                    assert!(**entry.key() < keys && *entry.value().number != u64::MAX);
-                                }
-                            }
-                            _ => {
-                                if map.remove(&Box::new(key), &guard).is_some() {
-                                    removed[key as usize].fetch_add(1, Relaxed);
-                                }
-                            }
-                        }
-                    }
-                });
+#[test]
+fn track_and_an_early_notification() {
+    let (t, ledger) = (SendTracker::with_config(config()), Ledger::new());
+    race(
+        ROUNDS,
+        // What the round before has left would answer for this one.
+        |round| drop(t.sweep(at(1_000 * round as u64))),
+        |round| t.notify("a", rank(1), at(1_000 * round as u64)),
+        |round| {
+            let now = 1_000 * round as u64;
+            t.track("a", terms(now + 30, 1), ledger.payload(), at(now))
+        },
+        |round, notified, tracked| {
+            let release = release("a", Completed, Payload::shadow(round as u64), 0);
+            match (notified, tracked) {
+                (Notified::Early, Ok(Tracked::Ended(r))) => assert_eq!(r, release),
+                (Notified::Completed(Ended::Released(r)), Ok(Tracked::Leased)) => assert_eq!(r, release),
+                other => panic!("round {round}: {other:?}"),
             }
-        });
-        let guard = map::pin();
-        let mut there = 0;
-        for key in 0..keys {
-            let found = usize::from(map.contains_key(&Box::new(key), &guard));
-            there += found;
-            let (ins, rem) = (inserted[key as usize].load(Relaxed), removed[key as usize].load(Relaxed));
-            assert_eq!(ins, rem + found, "key {key}");
-        }
-        assert_eq!((map.len(), map.iter(&guard).count()), (there, there));
-    }
+            assert_eq!(t.stats().early, 0);
+        },
+    );
+    finish(&t, &ledger);
 }
 
 #[test]
-fn the_map_on_two_keys() {
-    map_calls::<map::RandomState>(2, 3);
-}
-
-#[test]
-fn the_map_with_crowded_buckets_and_rebuilds() {
-    map_calls::<Crowded>(if cfg!(miri) { 24 } else { 60 }, 3);
-}
-
-#[test]
-fn the_map_while_it_grows() {
-    let keys: u64 = if cfg!(miri) { 90 } else { 2_000 };
-    for _ in 0..ROUNDS / 10 + 1 {
-        let map: CasMap<u64, Box<u64>> = CasMap::new();
-        let wins = AtomicUsize::new(0);
-        std::thread::scope(|s| {
-            for t in 0..3 {
-                let (map, wins) = (&map, &wins);
-                s.spawn(move || {
-                    for i in 0..keys {
-                        // Each key is tried by two threads, and some are removed in the middle of a move.
-                        if i % 3 == t || (i + 1) % 3 == t {
-                            let guard = map::pin();
-                            if map.insert(i, Box::new(i), &guard).is_ok() {
-                                wins.fetch_add(1, Relaxed);
-                            }
-                            match map.get(&i, &guard) {
-                                Some(entry) if i % 4 == 0 && map.compare_remove(&entry, &guard) => {
-                                    wins.fetch_sub(1, Relaxed);
-                                }
-                                Some(entry) => assert_eq!(**entry.value(), i),
-                                None => assert_eq!(i % 4, 0, "key {i} is lost"),
-                            }
-                        }
-                    }
-                });
+fn track_and_an_early_abort() {
+    let (t, ledger) = (SendTracker::with_config(Config { tombstone_capacity: 0, ..config() }), Ledger::new());
+    race(
+        ROUNDS,
+        |_| {},
+        |_| t.abort("a", at(0)),
+        |_| t.track("a", terms(30, 1), ledger.payload(), at(0)),
+        |round, aborted, tracked| {
+            let release = release("a", AbortedOutcome, Payload::shadow(round as u64), 0);
+            match (aborted, tracked) {
+                (Aborted::Early, Ok(Tracked::Ended(r))) => assert_eq!(r, release),
+                (Aborted::Ended(Ended::Released(r)), Ok(Tracked::Leased)) => assert_eq!(r, release),
+                other => panic!("round {round}: {other:?}"),
             }
-        });
-        let guard = map::pin();
-        assert_eq!((map.len(), map.iter(&guard).count()), (wins.load(Relaxed), wins.load(Relaxed)));
-        assert!((0..keys).filter(|i| i % 4 != 0).all(|i| map.contains_key(&i, &guard)));
-        let mut numbers: Vec<u64> = map.iter(&guard).map(|entry| *entry.key()).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        assert_eq!(numbers.len(), wins.load(Relaxed), "a key is there twice");
-    }
+        },
+    );
+    finish(&t, &ledger);
 }
 
 #[test]
-fn a_map_dropped_while_others_hold_guards_drops_each_value_once() {
-    for _ in 0..ROUNDS {
-        let alive = Arc::new(AtomicUsize::new(0));
-        let map: CasMap<u64, Value> = CasMap::new();
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|s| {
-            s.spawn(|| {
-                while !stop.load(Relaxed) {
-                    drop(map::pin());
-                    std::thread::yield_now();
+fn track_and_the_drop_of_what_came_early() {
+    let (t, ledger) = (SendTracker::with_config(config()), Ledger::new());
+    let now = |round: usize| 1_000 * round as u64;
+    race(
+        ROUNDS,
+        |round| {
+            drop(t.sweep(at(now(round))));
+            assert_eq!(t.notify("a", rank(1), at(now(round))), Notified::Early);
+        },
+        |round| t.sweep(at(now(round) + 5)),
+        |round| t.track("a", terms(now(round) + 30, 1), ledger.payload(), at(now(round) + 5)),
+        |round, swept, tracked| {
+            let payload = Payload::shadow(round as u64);
+            match (swept.early_dropped, tracked) {
+                (0, Ok(Tracked::Ended(r))) => assert_eq!(r, release("a", Completed, payload, 0)),
+                (1, Ok(Tracked::Leased)) => {
+                    // Nothing of it has come through.
+                    assert_eq!(t.notify("a", rank(1), at(now(round) + 5)).release().unwrap().payload, payload);
                 }
-            });
-            std::thread::scope(|s| {
-                for t in 0..2u64 {
-                    let (map, alive) = (&map, &alive);
-                    s.spawn(move || {
-                        for i in 0..STEPS as u64 / 2 {
-                            let guard = map::pin();
-                            let _ = map.insert(i % 7, Value::new(t, alive), &guard);
-                            let _ = map.replace_if(&(i % 5), Value::new(t, alive), |_| true, &guard);
-                            let _ = map.remove(&(i % 3), &guard);
-                        }
-                    });
-                }
-            });
-            drop(map);
-            stop.store(true, Relaxed);
-        });
-        // A closure of the collector may be in the middle of its drops on another thread.
-        for _ in 0..1_000 {
-            if alive.load(Relaxed) == 0 {
-                break;
+                other => panic!("round {round}: {other:?}"),
             }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(alive.load(Relaxed), 0);
-    }
-}
-
-// ---------------------------------------------------------------------------------------------
-// The tracker.
-
-/// The memory of one request's blocks.
-struct Block(UnsafeCell<u64>);
-
-// SAFETY: it is what the tracker is for: read between `track` and a notification or within a transfer,
-// written by whoever holds the release. The tools check that.
-unsafe impl Sync for Block {}
-
-struct Blocks {
-    free: Vec<AtomicBool>,
-    memory: Vec<Block>,
-    made: AtomicUsize,
-    back: AtomicUsize,
-}
-
-/// What is handed in and out: the right to write one block.
-struct Payload {
-    blocks: Arc<Blocks>,
-    at: usize,
-}
-
-impl Blocks {
-    fn new(n: usize) -> Self {
-        Blocks {
-            free: (0..n).map(|_| AtomicBool::new(true)).collect(),
-            memory: (0..n).map(|_| Block(UnsafeCell::new(0))).collect(),
-            made: AtomicUsize::new(0),
-            back: AtomicUsize::new(0),
-        }
-    }
-
-    /// A free block, written by us.
-    fn take(self: &Arc<Self>) -> Option<Payload> {
-        let at = self.free.iter().position(|free| free.swap(false, Ordering::AcqRel))?;
-        self.made.fetch_add(1, Relaxed);
-        let payload = Payload { blocks: Arc::clone(self), at };
-        payload.write();
-        Some(payload)
-    }
-
-    /// What a consumer or a transfer does while the lease lives.
-    fn read(&self, at: usize) {
-        // SAFETY: the lease keeps it from being written.
-        let seen = unsafe { *self.memory[at].0.get() };
-        assert_ne!(seen, u64::MAX, "block {at} was read after its release");
-    }
-}
-
-impl Payload {
-    fn write(&self) {
-        // SAFETY: whoever holds the payload is the block's only user.
-        unsafe { *self.blocks.memory[self.at].0.get() += 1 };
-    }
-}
-
-impl Drop for Payload {
-    fn drop(&mut self) {
-        self.write();
-        self.blocks.back.fetch_add(1, Relaxed);
-        self.blocks.free[self.at].store(true, Ordering::Release);
-    }
-}
-
-/// Under Miri it takes its time to make room for 16,384 tombstones.
-fn small() -> Config {
-    Config { tombstone_capacity: 64, ..Config::default() }
-}
-
-const IDS: [&str; 2] = ["a", "cmpl-37c560d3-5680-4bd1-97f9-7ed31a56de60-0-and-more-than-64-bytes"];
-
-fn consumer(n: u32) -> ConsumerId {
-    ConsumerId::new(n).unwrap()
-}
-
-fn freed(release: Option<Release<Payload>>) {
-    drop(release);
-}
-
-/// Many lives of few ids: every call from each of three threads.
-fn tracker_calls(config: Config) {
-    for _ in 0..ROUNDS {
-        let blocks = Arc::new(Blocks::new(8));
-        let tracker = SendTracker::with_config(config.clone());
-        let clock = AtomicU64::new(100);
-        std::thread::scope(|s| {
-            for t in 1..=3u32 {
-                let (tracker, clock, blocks) = (&tracker, &clock, &blocks);
-                s.spawn(move || {
-                    let mut random = Random::new();
-                    for _ in 0..STEPS {
-                        let id = IDS[random.below(2) as usize];
-                        let now = Timestamp::from_millis(clock.load(Relaxed));
-                        let soon = now + Duration::from_millis(random.below(8));
-                        match random.below(16) {
-                            0..=3 => {
-                                if let Some(payload) = blocks.take() {
-                                    let terms = Terms::until(soon).consumers(random.below(3) as u32).weight(1);
-                                    match tracker.track(id, terms, payload, now) {
-                                        Ok(tracked) => freed(tracked.release()),
-                                        Err(error) => drop(error.payload),
-                                    }
-                                }
-                            }
-                            4..=7 => freed(tracker.notify(id, consumer(t), now).release()),
-                            8 => _ = tracker.renew(id, soon, Some(consumer(t)), now),
-                            9 => freed(tracker.abort(id, now).release()),
-                            10..=11 => {
-                                if let Ok(transfer) = tracker.begin_transfer(id) {
-                                    if random.below(2) == 0 {
-                                        freed(transfer.end(now));
-                                    }
-                                }
-                            }
-                            12 => freed(tracker.set_expected(id, 1, now).release()),
-                            13 => drop(tracker.expire_consumers(&[consumer(t)], now)),
-                            14 => _ = (tracker.next_deadline(), tracker.oldest(1)),
-                            _ => {
-                                let now = clock.fetch_add(2, Relaxed) + 2;
-                                drop(tracker.sweep(Timestamp::from_millis(now)));
-                            }
-                        }
-                    }
-                });
-            }
-        });
-        let now = Timestamp::from_millis(clock.load(Relaxed));
-        drop(tracker.shutdown(now));
-        let mut now = now;
-        while let Some(next) = tracker.next_deadline() {
-            now = now.max(next);
-            drop(tracker.sweep(now));
-        }
-        let stats = tracker.stats();
-        assert_eq!([stats.live, stats.release_pending, stats.weight_held, stats.early, stats.tombstones], [0; 5]);
-        assert_eq!(stats.tracked, stats.released);
-        assert_eq!(blocks.made.load(Relaxed), blocks.back.load(Relaxed));
-    }
+            assert_eq!((swept.released.len(), t.stats().early), (0, 0));
+        },
+    );
+    finish(&t, &ledger);
 }
 
 #[test]
-fn every_call_of_the_tracker_on_two_ids() {
-    tracker_calls(small());
+fn two_tracks_of_one_id() {
+    let (t, ledger) = (SendTracker::with_config(config()), Ledger::new());
+    let track = || t.track("a", terms(30, 1), ledger.payload(), at(0));
+    race(
+        ROUNDS,
+        // In every other round there is something to take over, early or ended.
+        |round| {
+            if round % 2 == 0 {
+                drop(t.sweep(at(1_000)));
+                assert_eq!(t.renew("a", at(40), None, at(0)), kvlease::Renewed::Early);
+            }
+        },
+        |_| track(),
+        |_| track(),
+        |round, a, b| {
+            let (one, other) = if a.is_ok() { (a, b) } else { (b, a) };
+            assert_eq!(one, Ok(Tracked::Leased), "round {round}");
+            assert_eq!(other.unwrap_err().reason, TrackRefusal::AlreadyTracked, "round {round}");
+            assert_eq!(t.stats().live, 1);
+            assert!(t.abort("a", at(0)).release().is_some());
+        },
+    );
+    finish(&t, &ledger);
 }
 
 #[test]
-fn every_call_of_the_tracker_without_tombstones() {
-    tracker_calls(Config { tombstone_capacity: 0, early_capacity: 1, ..small() });
+fn a_new_life_and_the_sweep_of_the_last_ones_tombstone() {
+    let (t, ledger) = (SendTracker::with_config(config()), Ledger::new());
+    let now = |round: usize| 1_000 * round as u64;
+    race(
+        ROUNDS,
+        |round| {
+            lease(&t, "a", terms(now(round) + 30, 1), ledger.payload(), at(now(round)));
+            assert!(t.abort("a", at(now(round))).release().is_some());
+        },
+        |round| t.sweep(at(now(round) + 60)),
+        |round| t.track("a", terms(now(round) + 90, 2), ledger.payload(), at(now(round) + 60)),
+        |round, swept, tracked| {
+            assert_eq!(tracked, Ok(Tracked::Leased), "round {round}");
+            assert!(swept.released.is_empty() && swept.tombstones_dropped <= 1);
+            assert_eq!((t.stats().live, t.stats().tombstones), (1, 0));
+            assert_eq!(t.next_deadline(), Some(at(now(round) + 90)));
+            assert_eq!(t.notify("a", rank(1), at(now(round) + 61)), counted(1, 2));
+            assert_eq!(t.sweep(at(now(round) + 90)).released.len(), 1);
+        },
+    );
+    finish(&t, &ledger);
 }
 
 #[test]
-fn every_call_of_the_tracker_where_overdue_leases_are_held() {
-    let ttl = Duration::from_millis(1);
-    let config = Config { tombstone_capacity: 1, tombstone_ttl: ttl, early_ttl: ttl, ..Config::default() };
-    tracker_calls(Config { expiry: ExpiryPolicy::Hold, ..config });
-}
-
-/// Consumers and transfers read a block and say so; whoever is given the release writes it at once.
-#[test]
-fn whoever_is_given_the_release_comes_after_all_readers() {
-    #[derive(Clone, Copy, PartialEq)]
-    enum Readers {
-        /// Consumers, who know of the lease from elsewhere and say that they have read.
-        Notify,
-        /// Transfers.
-        Transfer,
-        /// Transfers, while the engine gives the request up.
-        TransferAndAbort,
-    }
-    for round in 0..ROUNDS * 5 {
-        // By a message that overtakes the `track`, so that the entry is armed under the others' eyes.
-        let early = round % 5 >= 3;
-        let readers = [Readers::Notify, Readers::Transfer, Readers::TransferAndAbort][round % 5 % 3];
-        let readers = if early && readers == Readers::Notify { Readers::TransferAndAbort } else { readers };
-
-        let blocks = Arc::new(Blocks::new(1));
-        let tracker = SendTracker::with_config(small());
-        let now = Timestamp::from_millis(10);
-        let track = || {
-            let terms = Terms::until(Timestamp::from_millis(20)).consumers(2);
-            match tracker.track("a", terms, blocks.take().unwrap(), now) {
-                Ok(tracked) => freed(tracked.release()),
-                Err(error) => panic!("{error}"),
-            }
-        };
-        if early {
-            let _ = tracker.renew("a", Timestamp::from_millis(15), None, now);
-        } else {
-            track();
-        }
-        std::thread::scope(|s| {
-            for n in 1..=2 {
-                let (tracker, blocks) = (&tracker, &blocks);
-                s.spawn(move || {
-                    if readers == Readers::Notify {
-                        blocks.read(0);
-                    } else if let Ok(transfer) = tracker.begin_transfer("a") {
-                        blocks.read(0);
-                        match n {
-                            1 => freed(transfer.end(now)),
-                            _ => drop(transfer),
-                        }
-                    }
-                    freed(tracker.notify("a", consumer(n), now).release());
-                });
-            }
-            if early {
-                track();
-            }
-            if readers == Readers::TransferAndAbort {
-                match tracker.abort("a", now) {
-                    Aborted::Ended(ended) => freed(ended.release()),
-                    Aborted::Late(outcome) => assert_eq!(outcome, Outcome::Completed),
-                    Aborted::Early | Aborted::Unknown => panic!("it is tracked"),
+fn track_and_shutdown() {
+    const ROUNDS: usize = 1_000;
+    let trackers = trackers(ROUNDS);
+    race(
+        ROUNDS,
+        |round| assert_eq!(trackers[round].notify("2", rank(1), at(0)), Notified::Early),
+        |round| {
+            let ids = ["0", "1", "2", "3", "4", "5"];
+            ids.map(|id| trackers[round].track(id, terms(30, 2).weight(1), 7, at(0)))
+        },
+        |round| {
+            (0..round % 50).for_each(|_| std::hint::spin_loop());
+            trackers[round].shutdown(at(0))
+        },
+        |round, tracked, mut released| {
+            let t = &trackers[round];
+            released.sort_by(|a, b| a.id.cmp(&b.id));
+            let mut accepted = Vec::new();
+            for (i, tracked) in tracked.into_iter().enumerate() {
+                match tracked {
+                    Ok(Tracked::Leased) => accepted.push(i.to_string()),
+                    Err(error) => assert_eq!((error.reason, error.payload), (TrackRefusal::ShutDown, 7)),
+                    Ok(other) => panic!("round {round}: {other:?}"),
                 }
             }
-            // What a dropped guard has left.
-            drop(tracker.sweep(now));
-        });
-        drop(tracker.sweep(now));
-        assert_eq!(blocks.back.load(Relaxed), 1);
-    }
+            let ids: Vec<_> = released.iter().map(|r| r.id.to_string()).collect();
+            assert_eq!(ids, accepted, "round {round}");
+            drain(t, at(0));
+            let stats = t.stats();
+            assert_empty(&stats);
+            assert_eq!((stats.tracked, stats.aborted), (accepted.len() as u64, accepted.len() as u64));
+        },
+    );
 }
 
-/// One thread ends what is due while others add leases and renew them: nothing is left behind.
 #[test]
-fn sweeps_miss_nothing_that_is_scheduled_meanwhile() {
-    for _ in 0..ROUNDS {
-        let tracker: SendTracker<Box<u64>> = SendTracker::with_config(small());
-        let clock = AtomicU64::new(10);
-        let leases = STEPS as u64 / 2;
-        let released = AtomicU64::new(0);
-        std::thread::scope(|s| {
-            for t in 0..2u64 {
-                let (tracker, clock) = (&tracker, &clock);
-                s.spawn(move || {
-                    let mut random = Random::new();
-                    for n in 0..leases {
-                        let id = format!("{t}-{n}");
-                        let now = Timestamp::from_millis(clock.fetch_add(1, Relaxed));
-                        let terms = Terms::until(now + Duration::from_millis(random.below(20))).consumers(1);
-                        assert!(tracker.track(&id, terms, Box::new(n), now).is_ok());
-                        if n % 4 == 0 {
-                            let _ = tracker.renew(&id, now + Duration::from_millis(30), None, now);
-                        }
-                    }
-                });
+fn the_last_notification_and_the_sweep() {
+    let (t, ledger) = (SendTracker::with_config(config()), Ledger::new());
+    race(
+        ROUNDS,
+        |_| lease(&t, "a", terms(0, 1), ledger.payload(), at(0)),
+        |_| t.notify("a", rank(1), at(1)),
+        |_| t.sweep(at(1)),
+        |round, notified, mut swept| {
+            let payload = Payload::shadow(round as u64);
+            match (notified, swept.released.pop()) {
+                (Notified::Completed(Ended::Released(r)), None) => assert_eq!(r, release("a", Completed, payload, 1)),
+                (Notified::Late(Expired), Some(r)) => assert_eq!(r, release("a", Expired, payload, 1)),
+                other => panic!("round {round}: {other:?}"),
             }
-            for _ in 0..2 {
-                s.spawn(|| {
-                    for _ in 0..leases {
-                        let now = Timestamp::from_millis(clock.load(Relaxed));
-                        released.fetch_add(tracker.sweep(now).released.len() as u64, Relaxed);
-                    }
-                });
+        },
+    );
+    finish(&t, &ledger);
+}
+
+#[test]
+fn two_sweeps() {
+    let (t, ledger) = (SendTracker::with_config(config()), Ledger::new());
+    let ids: Vec<String> = (0..20).map(|i| i.to_string()).collect();
+    race(
+        ROUNDS / 4,
+        |_| ids.iter().for_each(|id| lease(&t, id, terms(0, 1), ledger.payload(), at(0))),
+        |_| t.sweep(at(0)).released,
+        |_| t.sweep(at(0)).released,
+        |round, mut a, b| {
+            a.extend(b);
+            let mut numbers: Vec<u64> = a.iter().map(|r| r.payload.number).collect();
+            numbers.sort_unstable();
+            // A sweep may leave to the other what that one is at, but between them they do all.
+            let first = round as u64 * 20;
+            assert_eq!(numbers, (first..first + 20).collect::<Vec<_>>());
+        },
+    );
+    finish(&t, &ledger);
+}
+
+#[test]
+fn track_and_a_sweep_that_passes_over_it() {
+    // The sweep finds its neighbours due; whatever it makes of their common bound, the new one is in it.
+    let (t, ledger) = (SendTracker::with_config(Config { tombstone_capacity: 0, ..config() }), Ledger::new());
+    race(
+        ROUNDS,
+        |_| ["x", "y"].into_iter().for_each(|id| lease(&t, id, terms(0, 1), ledger.payload(), at(0))),
+        |_| t.sweep(at(1)).released.len(),
+        |_| t.track("a", terms(10, 1), ledger.payload(), at(1)),
+        |round, released, tracked| {
+            assert_eq!((released, tracked), (2, Ok(Tracked::Leased)), "round {round}");
+            assert!(t.next_deadline().is_some_and(|next| next <= at(10)), "round {round}: {:?}", t.next_deadline());
+            assert_eq!(t.sweep(at(10)).released.len(), 1, "round {round}: lost to the sweep");
+        },
+    );
+    finish(&t, &ledger);
+}
+
+#[test]
+fn two_notifications_of_one_consumer() {
+    let (t, ledger) = (SendTracker::with_config(config()), Ledger::new());
+    race(
+        ROUNDS,
+        |_| lease(&t, "a", terms(30, 2), ledger.payload(), at(0)),
+        |_| t.notify("a", rank(1), at(0)),
+        |_| t.notify("a", rank(1), at(0)),
+        |round, a, b| {
+            let is_counted = |n: &Notified<_>| matches!(n, Notified::Counted { seen: 1, .. });
+            let is_duplicate = |n: &Notified<_>| matches!(n, Notified::Duplicate { seen: 0 | 1, .. });
+            let one_counted = is_counted(&a) && is_duplicate(&b) || is_counted(&b) && is_duplicate(&a);
+            assert!(one_counted, "round {round}: {a:?}, {b:?}");
+            assert!(t.notify("a", rank(2), at(0)).release().is_some());
+        },
+    );
+    finish(&t, &ledger);
+}
+
+#[test]
+fn the_last_two_notifications() {
+    let (t, ledger) = (SendTracker::with_config(config()), Ledger::new());
+    race(
+        ROUNDS,
+        |_| lease(&t, "a", terms(30, 2), ledger.payload(), at(0)),
+        |_| t.notify_expecting("a", rank(1), 2, at(0)),
+        |_| t.notify_expecting("a", rank(2), 2, at(0)),
+        |round, a, b| {
+            let (one, other) = if a == counted(1, 2) { (a, b) } else { (b, a) };
+            assert_eq!(one, counted(1, 2), "round {round}");
+            assert_eq!(other.release().map(|r| r.payload.number), Some(round as u64), "round {round}");
+        },
+    );
+    finish(&t, &ledger);
+}
+
+#[test]
+fn the_count_and_the_only_notification() {
+    let (t, ledger) = (SendTracker::with_config(config()), Ledger::new());
+    race(
+        ROUNDS,
+        |_| lease(&t, "a", kvlease::Terms::until(at(30)), ledger.payload(), at(0)),
+        |_| t.notify("a", rank(1), at(0)),
+        |_| t.set_expected("a", 1, at(0)),
+        |round, notified, set| {
+            let (first, second) = (notified.release(), set.release());
+            assert!(first.is_some() != second.is_some(), "round {round}: {first:?}, {second:?}");
+        },
+    );
+    finish(&t, &ledger);
+}
+
+#[test]
+fn an_abort_and_the_end_of_the_last_transfer() {
+    let (t, ledger) = (SendTracker::with_config(config()), Ledger::new());
+    let guard = RefCell::new(None);
+    race(
+        ROUNDS,
+        |_| {
+            lease(&t, "a", terms(30, 1), ledger.payload(), at(0));
+            *guard.borrow_mut() = Some(t.begin_transfer("a").unwrap());
+        },
+        |_| t.abort("a", at(1)),
+        |_| guard.take().unwrap().end(at(1)),
+        |round, aborted, ended| {
+            let release = release("a", AbortedOutcome, Payload::shadow(round as u64), 1);
+            match (aborted, ended) {
+                (Aborted::Ended(Ended::Released(r)), None) => assert_eq!(r, release),
+                (Aborted::Ended(Ended::AfterTransfer), Some(r)) => assert_eq!(r, release),
+                other => panic!("round {round}: {other:?}"),
             }
-        });
-        // All were due by now at the latest; what a sweep has passed over is found by no later one.
-        let end = Timestamp::from_millis(clock.load(Relaxed) + 30);
-        let rest = tracker.sweep(end).released.len() as u64;
-        assert_eq!(released.load(Relaxed) + rest, 2 * leases);
-    }
+        },
+    );
+    finish(&t, &ledger);
+}
+
+#[test]
+fn an_abort_and_the_drop_of_the_last_transfer() {
+    let (t, ledger) = (SendTracker::with_config(config()), Ledger::new());
+    let guard = RefCell::new(None);
+    race(
+        ROUNDS,
+        |_| {
+            lease(&t, "a", terms(30, 1), ledger.payload(), at(0));
+            *guard.borrow_mut() = Some(t.begin_transfer("a").unwrap());
+        },
+        |_| t.abort("a", at(1)),
+        |_| drop(guard.take()),
+        |round, aborted, ()| {
+            let mut swept = t.sweep(at(2)).released;
+            match aborted {
+                Aborted::Ended(Ended::Released(r)) => swept.push(r),
+                Aborted::Ended(Ended::AfterTransfer) => assert_eq!(swept.len(), 1, "round {round}: left behind"),
+                other => panic!("round {round}: {other:?}"),
+            }
+            let numbers: Vec<u64> = swept.iter().map(|r| r.payload.number).collect();
+            assert_eq!(numbers, [round as u64]);
+        },
+    );
+    finish(&t, &ledger);
+}
+
+#[test]
+fn the_beginning_of_a_transfer_and_an_abort() {
+    let (t, ledger) = (SendTracker::with_config(config()), Ledger::new());
+    race(
+        ROUNDS,
+        |_| lease(&t, "a", terms(30, 1), ledger.payload(), at(0)),
+        |_| t.begin_transfer("a"),
+        |_| t.abort("a", at(1)),
+        |round, begun, aborted| {
+            let release = release("a", AbortedOutcome, Payload::shadow(round as u64), 1);
+            match (begun, aborted) {
+                (Ok(transfer), Aborted::Ended(Ended::AfterTransfer)) => {
+                    assert_eq!(transfer.end(at(1)), Some(release));
+                }
+                (Err(TransferRefusal::Late(AbortedOutcome)), Aborted::Ended(Ended::Released(r))) => {
+                    assert_eq!(r, release);
+                }
+                other => panic!("round {round}: {other:?}"),
+            }
+        },
+    );
+    finish(&t, &ledger);
+}
+
+#[test]
+fn the_ends_of_two_transfers_of_an_ended_lease() {
+    let (t, ledger) = (SendTracker::with_config(config()), Ledger::new());
+    let guards = [const { std::sync::Mutex::new(None) }; 2];
+    race(
+        ROUNDS,
+        |_| {
+            lease(&t, "a", terms(30, 1), ledger.payload(), at(0));
+            guards.iter().for_each(|g| *g.lock().unwrap() = Some(t.begin_transfer("a").unwrap()));
+            assert_eq!(t.abort("a", at(1)), Aborted::Ended(Ended::AfterTransfer));
+        },
+        |_| guards[0].lock().unwrap().take().unwrap().end(at(1)),
+        // Every third one is dropped instead.
+        |round| match (round % 3, guards[1].lock().unwrap().take()) {
+            (0, guard) => {
+                drop(guard);
+                None
+            }
+            (_, guard) => guard.unwrap().end(at(1)),
+        },
+        |round, a, b| {
+            let left = t.sweep(at(2)).released;
+            let all: Vec<_> = a.into_iter().chain(b).chain(left).map(|r| r.payload.number).collect();
+            assert_eq!(all, [round as u64], "round {round}");
+        },
+    );
+    finish(&t, &ledger);
+}
+
+#[test]
+fn the_drop_of_the_last_transfer_and_shutdown() {
+    const ROUNDS: usize = 1_000;
+    let trackers = trackers(ROUNDS);
+    let guard = RefCell::new(None);
+    race(
+        ROUNDS,
+        |round| {
+            lease(&trackers[round], "a", terms(30, 1), 7, at(0));
+            *guard.borrow_mut() = Some(trackers[round].begin_transfer("a").unwrap());
+            if round % 2 == 0 {
+                assert_eq!(trackers[round].abort("a", at(0)), Aborted::Ended(Ended::AfterTransfer));
+            }
+        },
+        |round| trackers[round].shutdown(at(0)),
+        |_| drop(guard.take()),
+        |round, mut released, ()| {
+            released.extend(trackers[round].sweep(at(0)).released);
+            assert_eq!(released, [release("a", AbortedOutcome, 7, 0)], "round {round}");
+            assert_empty(&trackers[round].stats());
+        },
+    );
+}
+
+#[test]
+fn a_notification_and_the_death_of_its_engine() {
+    let (t, ledger) = (SendTracker::with_config(config()), Ledger::new());
+    race(
+        ROUNDS,
+        |_| lease(&t, "a", terms(30, 1).waits_for(rank(1)), ledger.payload(), at(0)),
+        |_| t.notify("a", rank(1), at(1)),
+        |_| t.expire_consumers(&[rank(1)], at(1)).pop(),
+        |round, notified, expired| {
+            let payload = Payload::shadow(round as u64);
+            match (notified, expired) {
+                (Notified::Completed(Ended::Released(r)), None) => assert_eq!(r, release("a", Completed, payload, 1)),
+                (Notified::Late(Expired), Some(r)) => assert_eq!(r, release("a", Expired, payload, 1)),
+                other => panic!("round {round}: {other:?}"),
+            }
+        },
+    );
+    finish(&t, &ledger);
+}
+
+#[test]
+fn two_ends_for_one_place_among_the_tombstones() {
+    let (t, ledger) = (SendTracker::with_config(Config { tombstone_capacity: 1, ..config() }), Ledger::new());
+    race(
+        ROUNDS,
+        |_| ["a", "b"].into_iter().for_each(|id| lease(&t, id, terms(30, 1), ledger.payload(), at(0))),
+        |_| drop(t.abort("a", at(0))),
+        |_| drop(t.abort("b", at(0))),
+        |round, (), ()| {
+            assert_eq!(t.stats().tombstones, 1, "round {round}");
+            let remembered = ["a", "b"].map(|id| matches!(t.begin_transfer(id), Err(TransferRefusal::Late(_))));
+            assert!(remembered[0] != remembered[1], "round {round}: {remembered:?}");
+        },
+    );
+    assert_eq!(t.sweep(at(1) + Duration::from_secs(60)), Swept { tombstones_dropped: 1, ..Swept::default() });
+    finish(&t, &ledger);
 }

@@ -68,8 +68,9 @@ enum Run {
     NotCompiled(String),
 }
 
-const ALL_KILLERS: [&str; 10] = [
+const ALL_KILLERS: [&str; 11] = [
     "unit",
+    "test:small_threads",
     "test:races",
     "test:map",
     "test:faults",
@@ -78,7 +79,7 @@ const ALL_KILLERS: [&str; 10] = [
     "test:memory",
     "test:stress",
     "loom",
-    "miri:races",
+    "miri:small_threads",
 ];
 
 /// A tree of its own, with its own target directory, which a next run finds again.
