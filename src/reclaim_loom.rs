@@ -26,7 +26,7 @@ type End = Rc<AtomicUsize>;
 struct Grave {
     /// The guards that existed at the time of the `defer` and still do.
     waits_for: Vec<u64>,
-    /// The ends of all that existed.
+    /// The ends of these, and of all that had gone before: the epoch has them behind it, too.
     ends: Vec<End>,
     run: Deferred,
 }
@@ -36,6 +36,8 @@ struct Graveyard {
     reuse: bool,
     next: u64,
     active: BTreeMap<u64, Option<End>>,
+    /// The ends of all guards there have been.
+    ends: Vec<End>,
     /// Made at the beginning: whoever ends a wait has to have seen the creation.
     unused: Vec<End>,
     graves: Vec<Grave>,
@@ -58,6 +60,7 @@ pub fn pin() -> Guard {
     GRAVEYARD.with_borrow_mut(|graveyard| {
         let end = reuse.then(|| graveyard.unused.pop().expect("so many guards are not provided for"));
         graveyard.next += 1;
+        graveyard.ends.extend(end.clone());
         graveyard.active.insert(graveyard.next, end);
         Guard(graveyard.next)
     })
@@ -72,7 +75,7 @@ impl Guard {
         GRAVEYARD.with_borrow_mut(|graveyard| {
             assert!(graveyard.active.contains_key(&self.0), "a guard is used after its end");
             let waits_for = graveyard.active.keys().copied().collect();
-            let ends = graveyard.active.values().flatten().cloned().collect();
+            let ends = graveyard.ends.clone();
             graveyard.graves.push(Grave { waits_for, ends, run: Box::new(f) });
         });
     }

@@ -33,6 +33,8 @@ pub(crate) enum Pass {
 /// A role: what one thread does. Gives what it was answered.
 pub(crate) type Role<S, R> = fn(&'static S) -> R;
 
+type Setup<S> = Arc<dyn Fn() -> S + Send + Sync>;
+
 pub(crate) struct Model {
     name: &'static str,
     invariants: &'static str,
@@ -102,17 +104,18 @@ impl Model {
     /// have ended; it asserts what must hold then, and names the outcome.
     pub(crate) fn run<S: Send + Sync + 'static, R: Send + 'static>(
         self,
-        setup: fn() -> S,
+        setup: impl Fn() -> S + Send + Sync + 'static,
         roles: &[Role<S, R>],
         finish: fn(&'static S, Vec<R>) -> String,
     ) {
         refuse_limits();
-        let dense = self.pass(Pass::Dense, setup, roles, finish);
+        let setup: Setup<S> = Arc::new(setup);
+        let dense = self.pass(Pass::Dense, &setup, roles, finish);
         if let Some(expected) = &self.expected {
             assert_same(self.name, expected, &dense);
         }
         if self.weak {
-            let weak = self.pass(Pass::Weak, setup, roles, finish);
+            let weak = self.pass(Pass::Weak, &setup, roles, finish);
             if let Some(expected) = &self.expected {
                 let alien: Vec<_> = weak.difference(expected).collect();
                 assert!(alien.is_empty(), "{}: the weak pass has outcomes of its own: {alien:#?}", self.name);
@@ -123,7 +126,7 @@ impl Model {
     fn pass<S: Send + Sync + 'static, R: Send + 'static>(
         &self,
         pass: Pass,
-        setup: fn() -> S,
+        setup: &Setup<S>,
         roles: &[Role<S, R>],
         finish: fn(&'static S, Vec<R>) -> String,
     ) -> BTreeSet<String> {
@@ -144,7 +147,7 @@ impl Model {
                 dense: pass == Pass::Dense,
                 reuse: self.reuse,
                 bound,
-                setup,
+                setup: Arc::clone(setup),
                 roles: roles.to_vec(),
                 order,
                 finish,
@@ -206,7 +209,7 @@ struct Exploration<S: 'static, R> {
     dense: bool,
     reuse: bool,
     bound: Option<usize>,
-    setup: fn() -> S,
+    setup: Setup<S>,
     roles: Vec<Role<S, R>>,
     order: Vec<usize>,
     finish: fn(&'static S, Vec<R>) -> String,

@@ -1,1 +1,391 @@
-//! To come.
+//! The map, against a plain ordered map as its specification.
+
+use super::explorer::{name, outcomes};
+use super::harness::{Model, Orders, Owned, Role};
+use crate::map::{CasMap, Entry, InsertError, pin};
+use equivalent::Equivalent;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hash, Hasher};
+
+struct Key(Owned<u32>);
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.read();
+        self.0.what == other.0.what
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.what.hash(state);
+    }
+}
+
+#[derive(Hash)]
+struct Asked(u32);
+
+impl Equivalent<Key> for Asked {
+    fn equivalent(&self, key: &Key) -> bool {
+        key.0.read();
+        self.0 == key.0.what
+    }
+}
+
+/// Puts the tens of a key into the bits that a reference carries: 10 and 11 have equal ones; an index of
+/// two buckets has even tens in one and odd tens in the other.
+#[derive(Clone, Copy, Default)]
+struct ByTens;
+
+struct TensHasher(u64);
+
+impl Hasher for TensHasher {
+    fn finish(&self) -> u64 {
+        // The map multiplies by an odd number and takes the upper 28 bits; this is undone.
+        const INVERSE: u64 = {
+            let odd = 0x9e37_79b9_7f4a_7c15u64;
+            let mut inverse = odd;
+            let mut i = 0;
+            while i < 6 {
+                inverse = inverse.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(inverse)));
+                i += 1;
+            }
+            inverse
+        };
+        ((self.0 / 10) << 36).wrapping_mul(INVERSE)
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are numbers");
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.0 = n.into();
+    }
+}
+
+impl BuildHasher for ByTens {
+    type Hasher = TensHasher;
+
+    fn build_hasher(&self) -> TensHasher {
+        TensHasher(0)
+    }
+}
+
+type Map = CasMap<Key, Owned<u32>, ByTens>;
+
+/// Each on its key. Values are all different, so a value tells one life of a key from another.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Insert(u32, u32),
+    Get(u32),
+    Remove(u32),
+    RemoveIf(u32, u32),
+    /// Looks, and remembers the entry for the next two.
+    Observe(u32),
+    CompareRemove(u32),
+    CompareReplace(u32, u32),
+    ReplaceIf(u32, u32, u32),
+    /// Starts a move to a larger index. Changes nothing that can be seen.
+    Grow,
+}
+
+use Op::*;
+
+/// The entries, and what each role has observed.
+type Spec = (BTreeMap<u32, u32>, Vec<Option<u32>>);
+
+fn spec_step((map, observed): &mut Spec, role: usize, op: &Op) -> String {
+    match *op {
+        Insert(key, value) => match map.get(&key) {
+            Some(there) => format!("exists {there}"),
+            None => {
+                map.insert(key, value);
+                "inserted".into()
+            }
+        },
+        Get(key) => format!("{:?}", map.get(&key)),
+        Remove(key) => format!("{:?}", map.remove(&key)),
+        RemoveIf(key, value) => {
+            let there = map.get(&key).copied().filter(|there| *there == value);
+            there.inspect(|_| drop(map.remove(&key)));
+            format!("{there:?}")
+        }
+        Observe(key) => {
+            observed[role] = map.get(&key).copied();
+            format!("{:?}", observed[role])
+        }
+        CompareRemove(key) => {
+            let same = observed[role].is_some() && map.get(&key).copied() == observed[role];
+            if same {
+                map.remove(&key);
+            }
+            same.to_string()
+        }
+        CompareReplace(key, value) => {
+            let same = observed[role].is_some() && map.get(&key).copied() == observed[role];
+            if same {
+                map.insert(key, value);
+            }
+            same.to_string()
+        }
+        ReplaceIf(key, from, to) => {
+            let same = map.get(&key) == Some(&from);
+            if same {
+                map.insert(key, to);
+            }
+            same.to_string()
+        }
+        Grow => String::new(),
+    }
+}
+
+struct Scene {
+    map: Map,
+    scripts: &'static [&'static [Op]],
+}
+
+impl Scene {
+    fn play(&'static self, role: usize) -> Vec<String> {
+        play(&self.map, self.scripts[role])
+    }
+
+    fn close(&'static self, answers: Vec<Vec<String>>) -> String {
+        let guard = pin();
+        self.map.assert_whole(&guard);
+        name(&answers, &contents(&self.map))
+    }
+}
+
+fn contents(map: &Map) -> String {
+    let guard = pin();
+    let all: BTreeMap<u32, u32> =
+        map.iter(&guard).map(|entry| (entry.key().0.what, entry.value().what)).collect();
+    assert_eq!(all.len(), map.len(), "no key is there twice");
+    format!("{all:?}")
+}
+
+fn play(map: &Map, script: &[Op]) -> Vec<String> {
+    let guard = pin();
+    let mut observed: Option<Entry<'_, Key, Owned<u32>>> = None;
+    let value = |entry: Entry<'_, Key, Owned<u32>>| {
+        entry.key().0.read();
+        entry.value().read();
+        entry.value().what
+    };
+    let mut answers = Vec::new();
+    for op in script {
+        answers.push(match *op {
+            Insert(key, new) => match map.insert(Key(Owned::new(key)), Owned::new(new), &guard) {
+                Ok(entry) => {
+                    assert_eq!(value(entry), new);
+                    "inserted".into()
+                }
+                Err(InsertError::Exists { key, value: back, entry }) => {
+                    key.0.own();
+                    back.own();
+                    format!("exists {}", value(entry))
+                }
+                Err(InsertError::Full { .. }) => "full".into(),
+            },
+            Get(key) => format!("{:?}", map.get(&Asked(key), &guard).map(value)),
+            Remove(key) => format!("{:?}", map.remove(&Asked(key), &guard).map(value)),
+            RemoveIf(key, there) => {
+                format!("{:?}", map.remove_if(&Asked(key), |value| value.what == there, &guard).map(value))
+            }
+            Observe(key) => {
+                observed = map.get(&Asked(key), &guard);
+                format!("{:?}", observed.map(value))
+            }
+            CompareRemove(_) => {
+                let removed = observed.is_some_and(|entry| map.compare_remove(&entry, &guard));
+                observed.map(value); // still readable
+                removed.to_string()
+            }
+            CompareReplace(_, new) => {
+                let replaced =
+                    observed.is_some_and(|entry| map.compare_replace(&entry, Owned::new(new), &guard).is_ok());
+                observed.map(value); // the old value is
+                replaced.to_string()
+            }
+            ReplaceIf(key, from, to) => {
+                map.replace_if(&Asked(key), Owned::new(to), |value| value.what == from, &guard).is_ok().to_string()
+            }
+            Grow => {
+                map.begin_growth(&guard);
+                String::new()
+            }
+        });
+    }
+    answers
+}
+
+const ROLES: [Role<Scene, Vec<String>>; 4] = [|s| s.play(0), |s| s.play(1), |s| s.play(2), |s| s.play(3)];
+
+/// After `before`, the scripts.
+fn model(model: Model, before: &'static [Op], scripts: &'static [&'static [Op]]) {
+    let mut initial: Spec = (BTreeMap::new(), vec![None; scripts.len()]);
+    for op in before {
+        spec_step(&mut initial, 0, op);
+    }
+    initial.1[0] = None;
+    let expected = outcomes(initial, scripts, spec_step, |(map, _)| format!("{map:?}"));
+    model.expect(expected).run(
+        move || {
+            let map = Map::default();
+            play(&map, before);
+            Scene { map, scripts }
+        },
+        &ROLES[..scripts.len()],
+        Scene::close,
+    );
+}
+
+#[test]
+fn inserts() {
+    model(Model::new("map: insert ‖ insert, equal keys", "unique keys"), &[], &[&[Insert(1, 1)], &[Insert(1, 2)]]);
+    model(Model::new("map: insert ‖ insert, equal hashes", "unique keys"), &[], &[&[Insert(10, 1)], &[Insert(11, 2)]]);
+    model(
+        Model::new("map: insert ‖ get, get", "publication"),
+        &[],
+        &[&[Insert(1, 1)], &[Get(1), Get(1)]],
+    );
+}
+
+#[test]
+fn inserts_of_three() {
+    model(
+        Model::new("map: insert ‖ insert ‖ get, equal keys", "unique keys, publication").bound(3),
+        &[],
+        &[&[Insert(1, 1)], &[Insert(1, 2)], &[Get(1)]],
+    );
+}
+
+#[test]
+fn removals() {
+    model(
+        Model::new("map: insert ‖ remove", "one remover"),
+        &[],
+        &[&[Insert(1, 1)], &[Remove(1)]],
+    );
+    model(
+        Model::new("map: remove ‖ remove ‖ get", "one remover"),
+        &[Insert(1, 1)],
+        &[&[Remove(1)], &[Remove(1)], &[Get(1)]],
+    );
+    model(
+        Model::new("map: compare_remove ‖ remove, insert", "identity"),
+        &[Insert(1, 1)],
+        &[&[Observe(1), CompareRemove(1)], &[Remove(1), Insert(1, 2)]],
+    );
+    model(
+        Model::new("map: insert of what is there ‖ remove", "unique keys, one remover"),
+        &[Insert(1, 1)],
+        &[&[Insert(1, 2)], &[Remove(1)]],
+    );
+}
+
+#[test]
+fn replacements() {
+    model(
+        Model::new("map: replace ‖ remove", "one remover, identity"),
+        &[Insert(1, 1)],
+        &[&[Observe(1), CompareReplace(1, 2)], &[Remove(1)]],
+    );
+    model(
+        Model::new("map: replace ‖ replace ‖ get", "identity, publication"),
+        &[Insert(1, 1)],
+        &[&[ReplaceIf(1, 1, 2)], &[ReplaceIf(1, 1, 3)], &[Get(1)]],
+    );
+    model(
+        Model::new("map: replace a second time ‖ remove_if", "one remover, identity"),
+        &[Insert(1, 1), ReplaceIf(1, 1, 2)],
+        &[&[ReplaceIf(1, 2, 3)], &[RemoveIf(1, 2)]],
+    );
+}
+
+#[test]
+fn growth() {
+    model(
+        Model::new("map: get ‖ move", "nothing is lost"),
+        &[Insert(10, 1), Grow],
+        &[&[Get(10)], &[Insert(20, 2)]],
+    );
+    model(
+        Model::new("map: remove ‖ move", "nothing is left"),
+        &[Insert(10, 1), Grow],
+        &[&[Remove(10)], &[Insert(20, 2)]],
+    );
+    model(
+        Model::new("map: get ‖ beginning of growth", "nothing is lost"),
+        &[Insert(10, 1)],
+        &[&[Get(10)], &[Grow, Insert(20, 2)]],
+    );
+}
+
+#[test]
+fn growth_by_two() {
+    model(
+        Model::new("map: insert ‖ insert, equal keys, during a move", "unique keys, nothing is lost").bound(2),
+        &[Insert(10, 1), Grow],
+        &[&[Insert(20, 2)], &[Insert(20, 3)]],
+    );
+}
+
+#[test]
+fn growth_by_two_and_a_removal() {
+    model(
+        Model::new("map: move ‖ move ‖ remove", "nothing is left").bound(1).weak_orders(Orders::Rotations),
+        &[Insert(10, 1), Grow],
+        &[&[Insert(20, 2)], &[Insert(30, 3)], &[Remove(10)]],
+    );
+}
+
+#[test]
+fn full_buckets() {
+    model(
+        Model::new("map: insert ‖ insert into the last place", "unique keys, sealing").bound(3),
+        &[Insert(10, 1), Insert(20, 2)],
+        &[&[Insert(30, 3)], &[Insert(40, 4)]],
+    );
+    model(
+        Model::new("map: insert ‖ insert, equal keys, into a full bucket", "unique keys, sealing").bound(3),
+        &[Insert(10, 1), Insert(20, 2), Insert(30, 3)],
+        &[&[Insert(40, 4)], &[Insert(40, 5)]],
+    );
+    model(
+        Model::new("map: insert ‖ remove in a full bucket", "unique keys, sealing").bound(3),
+        &[Insert(10, 1), Insert(20, 2), Insert(30, 3)],
+        &[&[Insert(40, 4)], &[Remove(10)]],
+    );
+}
+
+#[test]
+fn reuse() {
+    model(
+        Model::new("map: insert ‖ get of what was there", "reuse").reuse().bound(3),
+        &[Insert(10, 1), Remove(10)],
+        &[&[Insert(20, 2)], &[Get(10)]],
+    );
+    model(
+        Model::new("map: remove ‖ get", "reuse, grace period").reuse(),
+        &[Insert(10, 1)],
+        &[&[Remove(10)], &[Get(10)]],
+    );
+    model(
+        Model::new("map: replace ‖ get", "reuse, grace period").reuse(),
+        &[Insert(10, 1)],
+        &[&[ReplaceIf(10, 1, 2)], &[Get(10)]],
+    );
+}
+
+#[test]
+fn reuse_of_a_slot_that_is_looked_at() {
+    model(
+        Model::new("map: remove; insert ‖ get", "reuse, grace period").reuse().bound(2),
+        &[Insert(10, 1)],
+        &[&[Remove(10)], &[Insert(11, 2)], &[Get(10)]],
+    );
+}

@@ -268,3 +268,297 @@ fn notify_notify_sweep() {
         &[|s| s.notify(1), |s| s.notify(2), |s| s.sweep(10)],
     );
 }
+
+#[test]
+fn notify_sweep_late_notify() {
+    play(
+        Model::new("tracker: notify (last) ‖ sweep ‖ late notify", "I1 I2 I5 I9"),
+        || Scene::leased(1, &[]),
+        &[|s| s.notify(1), |s| s.sweep(10), |s| s.notify(2)],
+    );
+}
+
+#[test]
+fn abort_and_last_notify() {
+    play(
+        Model::new("tracker: abort ‖ notify (last)", "I1 I2 I9"),
+        || Scene::leased(1, &[1]),
+        &[|s| s.abort(), |s| s.notify(1)],
+    );
+    play(
+        Model::new("tracker: abort ‖ notify (last) ‖ sweep", "I1 I2 I9"),
+        || Scene::leased(1, &[1]),
+        &[|s| s.abort(), |s| s.notify(1), |s| s.sweep(10)],
+    );
+}
+
+#[test]
+fn renew_and_sweep() {
+    // At the deadline: extended and alive, or late and released.
+    fn renew(scene: &'static Scene) -> Answer {
+        let renewed = scene.tracker.renew("a", at(20), None, at(10));
+        scene.plain(renewed)
+    }
+    fn close(scene: &'static Scene, answers: Vec<Answer>) -> String {
+        let extended = answers[0].text == format!("{:?}", Renewed::Extended);
+        assert_eq!(extended, answers[1].released.is_empty(), "extended and released");
+        scene.close(answers)
+    }
+    Model::new("tracker: renew ‖ sweep at the deadline", "I1 I8 I9").run(
+        || Scene::leased(1, &[1]),
+        &[renew, |s| s.sweep(10)],
+        close,
+    );
+    play(
+        Model::new("tracker: renew ‖ sweep ‖ notify (last)", "I1 I8 I9"),
+        || Scene::leased(1, &[1]),
+        &[renew, |s| s.sweep(10), |s| s.notify(1)],
+    );
+    // Held past its deadline, and brought back: the index has to be told.
+    play(
+        Model::new("tracker: renew ‖ sweep that holds", "I1 I2 I3 I8"),
+        || {
+            let scene = Scene::with(&[1], |config| config.expiry = ExpiryPolicy::Hold);
+            scene.track(1, 1);
+            scene
+        },
+        &[renew, |s| s.sweep(10), |s| s.abort()],
+    );
+}
+
+#[test]
+fn early_notify_and_track() {
+    play(
+        Model::new("tracker: early notify ‖ track", "I1 I2 I4"),
+        || Scene::new(&[1]),
+        &[|s| s.notify(1), |s| s.track(1, 1)],
+    );
+}
+
+#[test]
+fn early_notify_kept_and_track() {
+    // The entry is there already: what was stashed is armed while more comes.
+    fn scene() -> Scene {
+        let scene = Scene::new(&[1, 2]);
+        assert_eq!(scene.notify(1).text, "Early");
+        scene
+    }
+    play(
+        Model::new("tracker: second early notify ‖ track", "I1 I2 I4"),
+        scene,
+        &[|s| s.notify(2), |s| s.track(1, 2)],
+    );
+    play(
+        Model::new("tracker: second early notify ‖ track ‖ sweep of the early", "I1 I2 I4").bound(3),
+        scene,
+        &[|s| s.notify(2), |s| s.track(1, 2), |s| s.sweep(55)],
+    );
+}
+
+#[test]
+fn early_abort_and_track() {
+    play(
+        Model::new("tracker: early abort ‖ track", "I1 I4 I9"),
+        || Scene::new(&[1]),
+        &[|s| s.abort(), |s| s.track(1, 1)],
+    );
+}
+
+#[test]
+fn early_abort_kept_and_track() {
+    play(
+        Model::new("tracker: second early abort ‖ track", "I1 I4 I9"),
+        || {
+            let scene = Scene::new(&[1]);
+            assert_eq!(scene.renew(20).text, "Early");
+            scene
+        },
+        &[|s| s.abort(), |s| s.track(1, 1)],
+    );
+}
+
+/// The first life of `a` has ended; payload 2 is for the second.
+fn ended() -> Scene {
+    let scene = Scene { payloads: &[1, 2], ..Scene::leased(1, &[]) };
+    assert_eq!(scene.abort().text, "aborted");
+    scene
+}
+
+/// As [`Scene::close`]; the first life was released in the setup.
+fn close_second(scene: &'static Scene, mut answers: Vec<Answer>) -> String {
+    answers[0].earlier.push((1, Outcome::Aborted));
+    scene.close(answers)
+}
+
+#[test]
+fn track_again_and_late_notify() {
+    // Counted for the second life, or late for the first: never both, never lost.
+    Model::new("tracker: track again ‖ late notify of the old life", "I1 I5 I9").run(
+        ended,
+        &[|s| s.track(2, 1), |s| s.notify(1)],
+        close_second,
+    );
+}
+
+#[test]
+fn transfers() {
+    play(
+        Model::new("tracker: end of transfer ‖ sweep ‖ notify (last)", "I1 I9 I11"),
+        || {
+            let scene = Scene::leased(1, &[1]);
+            std::mem::forget(scene.tracker.begin_transfer("a").unwrap());
+            scene
+        },
+        &[
+            |s| {
+                s.blocks[0].read();
+                s.end_transfer(ManuallyDrop::new(s.tracker.forgotten_transfer("a")), true)
+            },
+            |s| s.sweep(10),
+            |s| s.notify(1),
+        ],
+    );
+    play(
+        Model::new("tracker: transfer ‖ abort", "I1 I9 I11"),
+        || Scene::leased(1, &[1]),
+        &[|s| s.transfer(true), |s| s.abort()],
+    );
+}
+
+#[test]
+fn dropped_transfer() {
+    play(
+        Model::new("tracker: transfer that is dropped ‖ sweep", "I1 I3 I10 I11"),
+        || Scene::leased(1, &[1]),
+        &[|s| s.transfer(false), |s| s.sweep(10)],
+    );
+}
+
+#[test]
+fn duplicates() {
+    play(
+        Model::new("tracker: duplicate notify ‖ duplicate notify", "I1 I5 I6"),
+        || Scene::leased(2, &[]),
+        &[|s| s.notify(1), |s| s.notify(1)],
+    );
+    play(
+        Model::new("tracker: duplicate ‖ duplicate ‖ notify (last)", "I1 I5 I6").bound(3),
+        || Scene::leased(2, &[1, 2]),
+        &[|s| s.notify(1), |s| s.notify(1), |s| s.notify(2)],
+    );
+}
+
+#[test]
+fn set_expected_and_notify() {
+    fn scene() -> Scene {
+        let scene = Scene::new(&[1]);
+        assert_eq!(scene.track_until(1, None, 10).text, "leased");
+        scene
+    }
+    play(
+        Model::new("tracker: set_expected ‖ notify", "I1 I2 I6"),
+        scene,
+        &[|s| s.set_expected(1), |s| s.notify(1)],
+    );
+    play(
+        Model::new("tracker: set_expected ‖ notify ‖ sweep", "I1 I2 I6"),
+        scene,
+        &[|s| s.set_expected(1), |s| s.notify(1), |s| s.sweep(10)],
+    );
+}
+
+#[test]
+fn two_sweeps() {
+    play(
+        Model::new("tracker: sweep ‖ sweep", "I1 I3"),
+        || Scene::leased(1, &[1]),
+        &[|s| s.sweep(10), |s| s.sweep(10)],
+    );
+}
+
+#[test]
+fn sweep_and_track() {
+    // Of another id, whose lease comes into the deadline index while that is swept.
+    fn track_b(scene: &'static Scene) -> Answer {
+        let terms = Terms::until(at(10)).consumers(1).waits_for(rank(1));
+        let leased = scene.tracker.track("b", terms, Owned::new(2), at(5)).unwrap();
+        scene.answer("leased", leased.release())
+    }
+    play(
+        Model::new("tracker: sweep ‖ track of another, then swept", "I1 I3 I10").bound(2),
+        || Scene { payloads: &[1, 2], ..Scene::leased(1, &[1]) },
+        &[
+            |s| s.sweep(10),
+            |s| {
+                let swept = track_b(s).then(s.sweep(10));
+                assert!(s.tracker.leases().all(|lease| lease.id != "b"), "due, and swept by somebody");
+                swept
+            },
+        ],
+    );
+}
+
+#[test]
+fn shutdown_notify_track() {
+    play(
+        Model::new("tracker: shutdown ‖ notify (last)", "I1 I2 I10"),
+        || Scene::leased(1, &[1]),
+        &[|s| s.shutdown(), |s| s.notify(1)],
+    );
+    play(
+        Model::new("tracker: shutdown ‖ track", "I1 I10"),
+        || Scene::new(&[1]),
+        &[|s| s.shutdown(), |s| s.track(1, 1)],
+    );
+}
+
+#[test]
+fn shutdown_notify_track_of_three() {
+    play(
+        Model::new("tracker: shutdown ‖ notify ‖ track", "I1 I4 I10").bound(2).weak_orders(Orders::Rotations),
+        || Scene::new(&[1]),
+        &[|s| s.shutdown(), |s| s.notify(1), |s| s.track(1, 1)],
+    );
+}
+
+#[test]
+fn eviction_and_late_notify() {
+    // Room for one tombstone: the end of `b` evicts that of `a`. Late, or early again.
+    fn abort_b(scene: &'static Scene) -> Answer {
+        match scene.tracker.abort("b", at(5)) {
+            Aborted::Ended(ended) => scene.ended("aborted", ended),
+            other => scene.plain(other),
+        }
+    }
+    fn close(scene: &'static Scene, mut answers: Vec<Answer>) -> String {
+        answers[0].earlier.push((1, Outcome::Aborted));
+        scene.close(answers)
+    }
+    Model::new("tracker: eviction of a tombstone ‖ late notify", "I5 I7").run(
+        || {
+            let scene = Scene::with(&[], |config| config.tombstone_capacity = 1);
+            let scene = Scene { payloads: &[1, 2], ..scene };
+            scene.track(1, 1);
+            let terms = Terms::until(at(10)).consumers(1).waits_for(rank(1));
+            assert!(scene.tracker.track("b", terms, Owned::new(2), at(5)).unwrap().release().is_none());
+            assert_eq!(scene.abort().text, "aborted");
+            scene
+        },
+        &[abort_b, |s| s.notify(1)],
+        close,
+    );
+}
+
+#[test]
+fn death_of_an_engine_and_notify() {
+    play(
+        Model::new("tracker: expire_consumers ‖ notify (last)", "I1 I2 I9"),
+        || Scene::leased(1, &[1]),
+        &[|s| s.expire(1), |s| s.notify(1)],
+    );
+    play(
+        Model::new("tracker: expire_consumers ‖ notify (last) ‖ sweep", "I1 I2 I9"),
+        || Scene::leased(1, &[1]),
+        &[|s| s.expire(1), |s| s.notify(1), |s| s.sweep(10)],
+    );
+}

@@ -70,7 +70,11 @@ impl<P> LeaseEntry<P> {
     /// The one loop around the pure functions. Lock-free: an exchange fails only because another one has
     /// succeeded. The word is changed in no other way.
     fn apply<E>(&self, step: impl Fn(Word) -> Step<E>) -> E {
-        let mut seen = self.load();
+        self.apply_from(self.load(), step)
+    }
+
+    /// As [`apply`](Self::apply), by a caller who has just seen the word, and so need not load it again.
+    fn apply_from<E>(&self, mut seen: Word, step: impl Fn(Word) -> Step<E>) -> E {
         loop {
             match step(seen) {
                 Step::Keep(effect) => return effect,
@@ -96,7 +100,7 @@ impl<P> LeaseEntry<P> {
                 return Notify::Effect(NotifyEffect::TooMany);
             }
             if let Some(place) = self.consumers.claim(consumer) {
-                let effect = self.apply(|word| word.notify(told, tombstone_until));
+                let effect = self.apply_from(word, |word| word.notify(told, tombstone_until));
                 if !matches!(effect, NotifyEffect::Late(_) | NotifyEffect::Gone | NotifyEffect::TooMany) {
                     place.set_counted();
                     self.learn(consumer);

@@ -154,6 +154,35 @@ impl Indexes {
     }
 }
 
+#[cfg(all(test, kvlease_loom))]
+impl Indexes {
+    pub(super) fn begin_growth(&self, guard: &Guard) {
+        let index = self.current(guard);
+        if index.next().is_none() {
+            index.set_next(Index::new(index.len() * 2));
+        }
+    }
+
+    /// All valid references, by index.
+    pub(super) fn references(&self, guard: &Guard) -> Vec<Vec<Ref>> {
+        let mut all = Vec::new();
+        let mut index = Some(self.current(guard));
+        while let Some(at) = index {
+            let mut references = Vec::new();
+            for number in 0..at.len() {
+                let mut level = Some(at.bucket(number as u32));
+                while let Some(bucket) = level {
+                    references.extend(bucket.load().valid().map(|place| bucket.reference(place)));
+                    level = bucket.next_level();
+                }
+            }
+            all.push(references);
+            index = at.next();
+        }
+        all
+    }
+}
+
 struct Retired(*mut Index);
 // SAFETY: `Index` is `Send`, and the pointer is its owner.
 unsafe impl Send for Retired {}

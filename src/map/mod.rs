@@ -744,6 +744,40 @@ where
     }
 }
 
+/// What models ask beyond the public face.
+#[cfg(all(test, kvlease_loom))]
+impl<K, V, S> CasMap<K, V, S>
+where
+    K: Eq + Hash + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher,
+{
+    /// Starts a move to an index of twice the size, if none is on.
+    pub(crate) fn begin_growth(&self, guard: &Guard) {
+        self.indexes.begin_growth(guard);
+    }
+
+    /// Asserts what must hold at rest: every index refers to live entries only, to each at most once; every
+    /// live entry is found by its key.
+    pub(crate) fn assert_whole(&self, guard: &Guard) {
+        for references in self.indexes.references(guard) {
+            for (i, reference) in references.iter().enumerate() {
+                let entry = self.entry_in(reference.slot());
+                let generation = entry.map(|entry| entry.meta.generation());
+                assert!(generation.is_some_and(|generation| reference.is_of(generation)), "a reference to no entry");
+                assert!(!references[..i].contains(reference), "an entry is referred to twice");
+            }
+        }
+        let mut live = 0;
+        for entry in self.iter(guard) {
+            live += 1;
+            let found = self.get_hashed(self.hash(entry.key()), entry.key(), guard);
+            assert_eq!(found.map(|found| found.handle()), Some(entry.handle()), "an entry is not found");
+        }
+        assert_eq!(self.len(), live);
+    }
+}
+
 impl<K, V, S> Drop for CasMap<K, V, S> {
     fn drop(&mut self) {
         // Entries, and what waits in limbo. The pool's memory goes with the last closure that refers to it.

@@ -1023,6 +1023,12 @@ impl<P: Send + 'static> SendTracker<P> {
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
+
+    /// The guard of a transfer that was begun, and whose guard was forgotten.
+    pub(crate) fn forgotten_transfer(&self, id: &str) -> Transfer<P, &Self> {
+        let guard = pin();
+        Transfer::new(self, self.map.get(id, &guard).unwrap().handle())
+    }
 }
 
 impl<P: Send + 'static> Default for SendTracker<P> {
