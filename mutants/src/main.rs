@@ -1,7 +1,7 @@
 //! Applies the faults of `mutants.toml` to a copy of the tree, one at a time, and says what notices each.
 //!
 //! ```text
-//! cargo run --manifest-path mutants/Cargo.toml -- [--check] [--all] [--part K/N] [NAME-PART ...]
+//! cargo run --manifest-path mutants/Cargo.toml -- [--check] [--all] [--cheap] [--part K/N] [NAME-PART ...]
 //! ```
 //!
 //! A fault is killed when a killer fails, or does not end in its time. Killers are called
@@ -11,9 +11,11 @@
 //! | `unit[:FILTER]` | the unit tests |
 //! | `test:NAME[:FILTER]` | an integration test |
 //! | `loom[:FILTER]` | the loom models |
+//! | `shuttle[:FILTER]` | the programs under shuttle |
 //! | `miri:NAME[:FILTER]`, `miri-unit[:FILTER]` | a test under Miri, with several seeds |
 //!
-//! Those that a fault names are tried first, then all others, the cheap ones first. At the end each killer that
+//! Those that a fault names are tried first, then all others, the cheap ones first (with `--cheap` neither loom nor
+//! Miri). At the end each killer that
 //! has killed something is run on the tree without a fault: one that fails there, too, proves nothing.
 //!
 //! The exit code is 1 when a fault survives that is not shown to be equivalent, does not apply (its text must
@@ -68,7 +70,7 @@ enum Run {
     NotCompiled(String),
 }
 
-const ALL_KILLERS: [&str; 11] = [
+const ALL_KILLERS: [&str; 12] = [
     "unit",
     "test:small_threads",
     "test:races",
@@ -78,6 +80,7 @@ const ALL_KILLERS: [&str; 11] = [
     "test:linearizability",
     "test:memory",
     "test:stress",
+    "shuttle",
     "loom",
     "miri:small_threads",
 ];
@@ -118,6 +121,9 @@ impl Copy {
             "unit" => (words("cargo test -q --lib"), 120),
             "test" => (words("cargo test -q --test"), 240),
             "loom" => (words("cargo test -q --release --manifest-path loom-tests/Cargo.toml --lib"), 600),
+            "shuttle" => {
+                (words("cargo test -q --release --manifest-path shuttle-tests/Cargo.toml --test schedules"), 300)
+            }
             "miri" => (words("cargo +nightly miri test -q --test"), 400),
             "miri-unit" => (words("cargo +nightly miri test -q --lib"), 400),
             _ => return Err(format!("no such killer: {killer}")),
@@ -159,6 +165,7 @@ impl Copy {
             .current_dir(&self.root)
             .env("CARGO_TARGET_DIR", &self.target)
             .env("RUST_BACKTRACE", "0")
+            .env("KVLEASE_SCHEDULES", "1500")
             .env(
                 "MIRIFLAGS",
                 "-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks -Zmiri-many-seeds=0..12",
@@ -170,7 +177,7 @@ impl Copy {
         Ok((output.status.code(), lines.join("; ")))
     }
 
-    fn judge(&self, mutant: &Mutant, all: bool) -> io::Result<Verdict> {
+    fn judge(&self, mutant: &Mutant, options: &Options) -> io::Result<Verdict> {
         let path = self.root.join(&mutant.file);
         let source = fs::read_to_string(&path)?;
         let changed = match mutant.apply(&source) {
@@ -178,18 +185,19 @@ impl Copy {
             Err(error) => return Ok(Verdict::Broken(error)),
         };
         fs::write(&path, changed)?;
-        let verdict = self.seek(mutant, all);
+        let verdict = self.seek(mutant, options);
         fs::write(&path, source)?;
         Ok(verdict)
     }
 
-    fn seek(&self, mutant: &Mutant, all: bool) -> Verdict {
-        if mutant.equivalent.is_some() && !all {
+    fn seek(&self, mutant: &Mutant, options: &Options) -> Verdict {
+        if mutant.equivalent.is_some() && !options.all {
             return Verdict::Equivalent;
         }
         let first = mutant.killers.iter().map(String::as_str);
         let then = ALL_KILLERS.into_iter().filter(|killer| mutant.killers.iter().all(|k| k != killer));
-        for killer in first.chain(then) {
+        let dear = |killer: &&str| killer.starts_with("loom") || killer.starts_with("miri");
+        for killer in first.chain(then).filter(|killer| !options.cheap || !dear(killer)) {
             match self.run(killer) {
                 Run::Passed => {}
                 Run::Failed => return Verdict::KilledBy(killer.into(), ""),
@@ -207,17 +215,19 @@ impl Copy {
 struct Options {
     check: bool,
     all: bool,
+    cheap: bool,
     part: Option<(usize, usize)>,
     names: Vec<String>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { check: false, all: false, part: None, names: Vec::new() };
+    let mut options = Options { check: false, all: false, cheap: false, part: None, names: Vec::new() };
     let mut args = env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--check" => options.check = true,
             "--all" => options.all = true,
+            "--cheap" => options.cheap = true,
             "--part" => {
                 let part = args.next().unwrap_or_default();
                 let numbers = part.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
@@ -269,7 +279,7 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let (mut survivors, mut equivalent) = (0, 0);
     for (i, mutant) in chosen.iter().enumerate() {
         let begun = Instant::now();
-        let said = match copy.judge(mutant, options.all)? {
+        let said = match copy.judge(mutant, &options)? {
             Verdict::KilledBy(killer, how) => {
                 *kills.entry(killer.clone()).or_default() += 1;
                 format!("killed by {killer}{how}")
