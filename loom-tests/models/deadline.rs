@@ -8,7 +8,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// The index, over words that hold nothing but a time.
 struct Scene {
-    index: DeadlineIndex,
+    index: DeadlineIndex<3>,
     times: [AtomicU64; 4],
 }
 

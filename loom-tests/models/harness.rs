@@ -293,7 +293,10 @@ impl<S: Send + Sync + 'static, R: Send + 'static> Exploration<S, R> {
         reclaim::bury_all();
         let ledger = LEDGER.get();
         assert_eq!(ledger.made, ledger.dropped, "what was made is dropped once");
-        self.executions.fetch_add(1, Relaxed);
+        let executions = self.executions.fetch_add(1, Relaxed) + 1;
+        if executions % 10_000 == 0 && std::env::var_os("KVLEASE_LOOM_PROGRESS").is_some() {
+            println!("{phase:?} {:?}: {executions} executions", self.order);
+        }
         let mut outcomes = self.outcomes.lock().unwrap();
         if !outcomes.contains(&outcome) {
             outcomes.insert(outcome);

@@ -74,7 +74,7 @@ mod slots;
 
 pub use crate::reclaim::{Guard, pin};
 
-use crate::sync::{AtomicU64, Ordering, STRIPES, stripe};
+use crate::sync::{AtomicCount, Ordering, STRIPES, stripe};
 use crossbeam_utils::CachePadded;
 use equivalent::Equivalent;
 use growth::Indexes;
@@ -96,7 +96,7 @@ pub struct CasMap<K, V, S = RandomState> {
     indexes: Indexes,
     slots: Arc<SlotPool<K, V>>,
     /// Entries, as a sum over stripes; each wraps, the sum does not.
-    len: [CachePadded<AtomicU64>; STRIPES],
+    len: [CachePadded<AtomicCount>; STRIPES],
     hasher: S,
 }
 
@@ -274,7 +274,7 @@ impl<K, V, S> CasMap<K, V, S> {
         CasMap {
             indexes: Indexes::new((capacity / 2).max(least)),
             slots: SlotPool::new(),
-            len: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
+            len: std::array::from_fn(|_| CachePadded::new(AtomicCount::new(0))),
             hasher,
         }
     }
