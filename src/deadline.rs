@@ -20,14 +20,15 @@
 //!
 //! * **Lower** ([`schedule`](DeadlineIndex::schedule)), after the lease's word has got its new time: from
 //!   level 0 upwards, lower the node to that time if it is higher, in any case raise its version, and
-//!   mark it unsettled if it was lowered. Stop at a node that is low enough and settled. Then, from above,
-//!   mark as settled those that have not changed since.
+//!   mark it unsettled; go on with the node's minimum. Stop at a node that is low enough and settled, which
+//!   it stays. Then, from above, mark as settled those that have not changed since.
 //! * **Raise** (a visit): read the node, look at everything below it, exchange the node as read for the
 //!   minimum that was found. If something below was lowered after it was looked at, the version has
 //!   changed, and the exchange fails; if before, the look has seen it. No scan ever hides an entry, not even
 //!   for a moment, and a visitor that stalls keeps nothing from the others.
 //! * **Settled** means that all nodes above are at least as low. A lowering that stalls half-way up leaves
-//!   its nodes unsettled, so another one that comes along the same way does not rely on it.
+//!   its nodes unsettled, so another one that comes along the same way does not rely on it, but carries
+//!   that node's minimum up along with its own.
 //!
 //! Both are lock-free. The version wraps after 2²⁵ changes of one node; a visitor would have to sleep
 //! through exactly that many between its look and its exchange.
@@ -103,7 +104,7 @@ impl<const HEIGHT: usize> DeadlineIndex<HEIGHT> {
     /// slot has been published, or its word has been given an earlier time than it had.
     ///
     /// `time` is at most [`NEVER`], which asks for nothing.
-    pub(crate) fn schedule(&self, slot: u32, time: u64) {
+    pub(crate) fn schedule(&self, slot: u32, mut time: u64) {
         if time >= NEVER {
             return;
         }
@@ -126,6 +127,9 @@ impl<const HEIGHT: usize> DeadlineIndex<HEIGHT> {
                 break;
             }
             lowered[level] = Some((node, new));
+            // Not `time`: if another lowering has stalled here, the nodes above must get as low as this one,
+            // or it could not be marked as settled.
+            time = new.min();
         }
         // From above. If one has changed since, whoever changed it has seen it unsettled, and went on.
         for (node, new) in lowered.into_iter().rev().flatten() {
@@ -275,6 +279,24 @@ mod tests {
         assert_eq!(model.due(&index, 10).0, vec![]);
         assert_eq!(index.bound(), 50);
         assert_eq!(model.due(&index, 50).0, vec![3]);
+    }
+
+    #[test]
+    fn a_stalled_lowering_hides_nothing_from_others() {
+        let index = <DeadlineIndex>::new();
+        index.schedule(1, 100);
+        // A `schedule(1, 50)` that has lowered level 0, and stalls.
+        let node = index.levels[0].get(0).unwrap();
+        let seen = node.load();
+        assert!(node.exchange(seen, seen.changed(50, true)).is_ok());
+        assert_eq!(index.bound(), 100);
+        // Another one in the same node, with a later time, settles it: then all above must be as low.
+        index.schedule(2, 70);
+        assert!(node.load().is_settled());
+        assert_eq!(index.bound(), 50);
+        // So that a third may rely on it.
+        index.schedule(3, 55);
+        assert_eq!(index.bound(), 50);
     }
 
     #[test]
