@@ -21,11 +21,14 @@
 //! * **Lower** ([`schedule`](DeadlineIndex::schedule)), after the lease's word has got its new time: from
 //!   level 0 upwards, lower the node to that time if it is higher, in any case raise its version, and
 //!   mark it unsettled if it was lowered. Stop at a node that is low enough and settled. Then, from above,
-//!   mark as settled those that have not changed since.
+//!   mark as settled those that have not changed since. A node that is lower but unsettled has been lowered
+//!   by somebody who is still on the way up: from there on that lower time is carried along, for the nodes
+//!   above must be low enough for it before this one is called settled.
 //! * **Raise** (a visit): read the node, look at everything below it, exchange the node as read for the
 //!   minimum that was found. If something below was lowered after it was looked at, the version has
 //!   changed, and the exchange fails; if before, the look has seen it. No scan ever hides an entry, not even
-//!   for a moment, and a visitor that stalls keeps nothing from the others.
+//!   for a moment, and a visitor that stalls keeps nothing from the others. A visit that meets a lowering may
+//!   lower a node, too; the nodes above are then still higher, so it marks it unsettled.
 //! * **Settled** means that all nodes above are at least as low. A lowering that stalls half-way up leaves
 //!   its nodes unsettled, so another one that comes along the same way does not rely on it.
 //!
@@ -103,7 +106,7 @@ impl<const HEIGHT: usize> DeadlineIndex<HEIGHT> {
     /// slot has been published, or its word has been given an earlier time than it had.
     ///
     /// `time` is at most [`NEVER`], which asks for nothing.
-    pub(crate) fn schedule(&self, slot: u32, time: u64) {
+    pub(crate) fn schedule(&self, slot: u32, mut time: u64) {
         if time >= NEVER {
             return;
         }
@@ -126,6 +129,7 @@ impl<const HEIGHT: usize> DeadlineIndex<HEIGHT> {
                 break;
             }
             lowered[level] = Some((node, new));
+            time = new.min();
         }
         // From above. If one has changed since, whoever changed it has seen it unsettled, and went on.
         for (node, new) in lowered.into_iter().rev().flatten() {
@@ -162,8 +166,10 @@ impl<const HEIGHT: usize> DeadlineIndex<HEIGHT> {
                 _ => self.visit_node(level - 1, child, now, look),
             });
         }
-        // A raise; an unsettled node stays so, since something above may be higher than it was.
-        match node.exchange(seen, seen.changed(min, !seen.is_settled())) {
+        // A raise; an unsettled node stays so, since something above may be higher than it was, and one that is
+        // lowered becomes so, since what is above is not yet lowered.
+        let unsettled = (!seen.is_settled() || min < seen.min()) && level != Self::ROOT;
+        match node.exchange(seen, seen.changed(min, unsettled)) {
             Ok(()) => min,
             Err(changed) => changed.min(),
         }
@@ -275,6 +281,48 @@ mod tests {
         assert_eq!(model.due(&index, 10).0, vec![]);
         assert_eq!(index.bound(), 50);
         assert_eq!(model.due(&index, 50).0, vec![3]);
+    }
+
+    /// The first step of a `schedule` that stalls there.
+    fn lower_leaf_only(index: &DeadlineIndex, slot: u32, time: u64) {
+        let node = index.levels[0].get_or_alloc(slot >> BITS).unwrap();
+        let seen = node.load();
+        assert!(node.exchange(seen, seen.changed(time, true)).is_ok());
+    }
+
+    #[test]
+    fn a_lowering_that_stalls_half_way_hides_nobody_elses() {
+        let index = DeadlineIndex::new();
+        lower_leaf_only(&index, 0, 5);
+        // Passes the stalled one, with a later time of its own.
+        index.schedule(1, 6);
+        // Finds the node low enough.
+        index.schedule(2, 5);
+        assert!(index.bound() <= 5);
+    }
+
+    #[test]
+    fn a_visit_half_way_up_hides_nobody() {
+        let index = DeadlineIndex::new();
+        let far = 1 << (2 * BITS);
+        index.schedule(1, 6);
+        index.schedule(far, 6);
+        let mut seen = 0;
+        index.visit(6, &mut |slot| {
+            if slot == (1 << BITS) - 1 {
+                // After the look at slot 0, so the visit takes this time up with it.
+                lower_leaf_only(&index, 0, 5);
+                seen += 1;
+            } else if slot == far {
+                // The visit has been at the two lowest nodes over slot 0, and not at those above.
+                index.schedule(0, 5);
+                assert!(index.bound() <= 5, "scheduled, and not to be found");
+                seen += 1;
+            }
+            NEVER
+        });
+        assert_eq!(seen, 2);
+        assert!(index.bound() <= 5);
     }
 
     #[test]
