@@ -270,6 +270,27 @@ fn what_was_removed_stays_readable_under_its_guard_whatever_follows() {
 }
 
 #[test]
+fn a_destructor_that_panics_keeps_no_other_from_running() {
+    struct Bomb(Arc<AtomicI64>, bool);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Relaxed);
+            assert!(!self.1, "a bomb");
+        }
+    }
+    let alive = Arc::new(AtomicI64::new(0));
+    let map: CasMap<u64, Bomb> = CasMap::new();
+    let guard = map::pin();
+    for key in 0..1_000 {
+        alive.fetch_add(1, Relaxed);
+        assert!(map.insert(key, Bomb(alive.clone(), key == 3), &guard).is_ok());
+    }
+    drop(guard);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(map))).is_err());
+    assert_eq!(alive.load(Relaxed), 0);
+}
+
+#[test]
 fn slots_are_used_again_once_warm() {
     let map = CasMap::new();
     for i in 0..200_000u64 {

@@ -56,7 +56,9 @@
 //! them back; [`CasMap::slots`] shows by how much. **Slots and index never shrink** while the map lives.
 //!
 //! **Panics.** None of its own. If `Hash`, `Eq` or a closure of the caller panics, the map stays whole; at
-//! most one slot is not used again. A panic in a destructor of a key or value may leak up to 63 others.
+//! most one slot is not used again. If the destructor of a key or value panics, the others are dropped all
+//! the same. The panic comes out of whatever call happens to collect, on any map and thread of the
+//! process, so destructors had better not.
 //!
 //! **Hashing.** The default hasher is keyed at random per map, since the keys of a server are chosen by
 //! its clients.
