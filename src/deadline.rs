@@ -25,7 +25,8 @@
 //! * **Raise** (a visit): read the node, look at everything below it, exchange the node as read for the
 //!   minimum that was found. If something below was lowered after it was looked at, the version has
 //!   changed, and the exchange fails; if before, the look has seen it. No scan ever hides an entry, not even
-//!   for a moment, and a visitor that stalls keeps nothing from the others.
+//!   for a moment, and a visitor that stalls keeps nothing from the others. A visit that meets a lowering may
+//!   lower a node, too; the nodes above are then still higher, so it marks it unsettled.
 //! * **Settled** means that all nodes above are at least as low. A lowering that stalls half-way up leaves
 //!   its nodes unsettled, so another one that comes along the same way does not rely on it, but carries
 //!   that node's minimum up along with its own.
@@ -166,8 +167,10 @@ impl<const HEIGHT: usize> DeadlineIndex<HEIGHT> {
                 _ => self.visit_node(level - 1, child, now, look),
             });
         }
-        // A raise; an unsettled node stays so, since something above may be higher than it was.
-        match node.exchange(seen, seen.changed(min, !seen.is_settled())) {
+        // A raise; an unsettled node stays so, since something above may be higher than it was, and one that is
+        // lowered becomes so, since what is above is not yet lowered.
+        let unsettled = (!seen.is_settled() || min < seen.min()) && level != Self::ROOT;
+        match node.exchange(seen, seen.changed(min, unsettled)) {
             Ok(()) => min,
             Err(changed) => changed.min(),
         }
@@ -297,6 +300,33 @@ mod tests {
         // So that a third may rely on it.
         index.schedule(3, 55);
         assert_eq!(index.bound(), 50);
+    }
+
+    #[test]
+    fn a_visit_half_way_up_hides_nothing_from_others() {
+        let index = <DeadlineIndex>::new();
+        let far = 1 << (2 * BITS);
+        index.schedule(1, 6);
+        index.schedule(far, 6);
+        let mut met = 0;
+        index.visit(6, &mut |slot| {
+            if slot == (1 << BITS) - 1 {
+                // After the look at slot 0: a `schedule(0, 5)` that has lowered level 0, and stalls. The visit
+                // takes its time up with it.
+                let node = index.levels[0].get(0).unwrap();
+                let seen = node.load();
+                assert!(node.exchange(seen, seen.changed(5, true)).is_ok());
+                met += 1;
+            } else if slot == far {
+                // The visit has been at the two lowest nodes over slot 0, and not at those above.
+                index.schedule(0, 5);
+                assert!(index.bound() <= 5, "scheduled, and not to be found");
+                met += 1;
+            }
+            NEVER
+        });
+        assert_eq!(met, 2);
+        assert!(index.bound() <= 5);
     }
 
     #[test]

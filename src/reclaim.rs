@@ -41,7 +41,7 @@ mod imp {
 
     /// Under loom, where an object is in its life; here nothing.
     #[derive(Debug, Default)]
-    pub(crate) struct Fate;
+    pub(crate) struct Fate(());
 
     impl Fate {
         #[inline(always)]

@@ -301,6 +301,74 @@ fn slots_are_used_again_once_warm() {
     assert!(map.slots().allocated < 20_000, "{:?}", map.slots());
 }
 
+#[test]
+fn a_handle_finds_no_other_life_of_its_slot() {
+    let map = CasMap::new();
+    let (handle, slot_used_again) = {
+        let guard = map::pin();
+        let handle = map.insert(u64::MAX, 0, &guard).unwrap().handle();
+        map.remove(&u64::MAX, &guard).unwrap();
+        (handle, std::cell::Cell::new(0))
+    };
+    for i in 0..if cfg!(miri) { 100 } else { 20_000 } {
+        let guard = map::pin();
+        let entry = map.insert(i, i, &guard).unwrap();
+        slot_used_again.set(slot_used_again.get() + u32::from(format!("{:?}", entry.handle()).contains("index: 0,")));
+        assert!(map.by_handle(handle, &guard).is_none());
+        map.remove(&i, &guard).unwrap();
+    }
+    assert!(slot_used_again.get() > 0, "the slot has to live again for this to say anything");
+}
+
+/// One thread replaces a value and does nothing more for a while, so that what it has deferred is behind; another
+/// one removes the entry, and fills its slot again.
+#[test]
+fn the_first_value_of_an_entry_is_dropped_and_not_that_of_the_next_life_of_its_slot() {
+    let alive = Arc::new(AtomicI64::new(0));
+    let map: CasMap<u64, Counted<u64>> = CasMap::new();
+    let barrier = std::sync::Barrier::new(2);
+    std::thread::scope(|s| {
+        let (map, alive, barrier) = (&map, &alive, &barrier);
+        s.spawn(move || {
+            for key in 0..8 {
+                let guard = map::pin();
+                map.insert(key, Counted::new(0, alive), &guard).unwrap();
+                assert!(map.replace_if(&key, Counted::new(1, alive), |_| true, &guard).is_ok());
+            }
+            barrier.wait();
+            barrier.wait();
+            for i in 0..2_000 {
+                let guard = map::pin();
+                map.insert(10_000 + i, Counted::new(2, alive), &guard).unwrap();
+                assert!(map.replace_if(&(10_000 + i), Counted::new(3, alive), |_| true, &guard).is_ok());
+                map.remove(&(10_000 + i), &guard).unwrap();
+            }
+        });
+        barrier.wait();
+        for key in 0..8 {
+            map.remove(&key, &map::pin()).unwrap();
+        }
+        for i in 0..20_000 {
+            let guard = map::pin();
+            map.insert(1_000_000 + i, Counted::new(i, alive), &guard).unwrap();
+            if i % 50 != 0 {
+                map.remove(&(1_000_000 + i), &guard).unwrap();
+            }
+        }
+        barrier.wait();
+    });
+    assert_eq!(map.len(), 400);
+    drop(map);
+    // A closure of the collector may be in the middle of its drops on another thread.
+    for _ in 0..1_000 {
+        if alive.load(Relaxed) == 0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("{} values not dropped", alive.load(Relaxed));
+}
+
 /// Threads insert, remove and replace the same few keys; whoever won a key's entry counts for it.
 fn winners_are_unique<S: BuildHasher + Default + Send + Sync>(threads: u64, keys: u64, rounds: u64) {
     let alive = Arc::new(AtomicI64::new(0));

@@ -85,19 +85,19 @@ fn play(model: Model, setup: fn() -> Scene, roles: &[Role<Scene, Vec<u32>>], clo
 #[test]
 fn schedule_and_visit() {
     play(
-        Model::new("deadline: schedule ‖ visit of a neighbour", "I3 I10"),
+        Model::new("deadline: schedule ‖ visit of a neighbour", "I3 I10").bound(4),
         || Scene::new(&[(0, 5)]),
         &[|s| s.schedule_and_visit(1, 5), |s| s.visit(5)],
         |s, found| s.close(found, 2),
     );
     play(
-        Model::new("deadline: schedule ‖ visit far away", "I3 I10"),
+        Model::new("deadline: schedule ‖ visit far away", "I3 I10").bound(4),
         || Scene::new(&[(0, 5)]),
         &[|s| s.schedule_and_visit(3, 5), |s| s.visit(5)],
         |s, found| s.close(found, 2),
     );
     play(
-        Model::new("deadline: visit ‖ visit", "I3 I10"),
+        Model::new("deadline: visit ‖ visit", "I3 I10").bound(4),
         || Scene::new(&[(0, 5), (1, 5), (2, 7)]),
         &[|s| s.visit(5), |s| s.visit(7)],
         |s, found| s.close(found, 3),

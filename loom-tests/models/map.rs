@@ -1,7 +1,7 @@
 //! The map, against a plain ordered map as its specification.
 
 use super::explorer::{name, outcomes};
-use super::harness::{Model, Orders, Owned, Role};
+use super::harness::{Model, Owned, Role};
 use crate::map::{CasMap, Entry, InsertError, pin};
 use equivalent::Equivalent;
 use std::collections::BTreeMap;
@@ -314,12 +314,12 @@ fn growth() {
         &[&[Get(10)], &[Insert(20, 2)]],
     );
     model(
-        Model::new("map: remove ‖ move", "nothing is left"),
+        Model::new("map: remove ‖ move", "nothing is left").bound(5),
         &[Insert(10, 1), Grow],
         &[&[Remove(10)], &[Insert(20, 2)]],
     );
     model(
-        Model::new("map: get ‖ beginning of growth", "nothing is lost"),
+        Model::new("map: get ‖ beginning of growth", "nothing is lost").bound(5),
         &[Insert(10, 1)],
         &[&[Get(10)], &[Grow, Insert(20, 2)]],
     );
@@ -328,7 +328,7 @@ fn growth() {
 #[test]
 fn growth_by_two() {
     model(
-        Model::new("map: insert ‖ insert, equal keys, during a move", "unique keys, nothing is lost").bound(2),
+        Model::new("map: insert ‖ insert, equal keys, during a move", "unique keys, nothing is lost").bound(4),
         &[Insert(10, 1), Grow],
         &[&[Insert(20, 2)], &[Insert(20, 3)]],
     );
@@ -337,7 +337,7 @@ fn growth_by_two() {
 #[test]
 fn growth_by_two_and_a_removal() {
     model(
-        Model::new("map: move ‖ move ‖ remove", "nothing is left").bound(1).weak_orders(Orders::Rotations),
+        Model::new("map: move ‖ move ‖ remove", "nothing is left").bound(3),
         &[Insert(10, 1), Grow],
         &[&[Insert(20, 2)], &[Insert(30, 3)], &[Remove(10)]],
     );
@@ -346,17 +346,17 @@ fn growth_by_two_and_a_removal() {
 #[test]
 fn full_buckets() {
     model(
-        Model::new("map: insert ‖ insert into the last place", "unique keys, sealing").bound(3),
+        Model::new("map: insert ‖ insert into the last place", "unique keys, sealing").bound(4),
         &[Insert(10, 1), Insert(20, 2)],
         &[&[Insert(30, 3)], &[Insert(40, 4)]],
     );
     model(
-        Model::new("map: insert ‖ insert, equal keys, into a full bucket", "unique keys, sealing").bound(3),
+        Model::new("map: insert ‖ insert, equal keys, into a full bucket", "unique keys, sealing").bound(4),
         &[Insert(10, 1), Insert(20, 2), Insert(30, 3)],
         &[&[Insert(40, 4)], &[Insert(40, 5)]],
     );
     model(
-        Model::new("map: insert ‖ remove in a full bucket", "unique keys, sealing").bound(3),
+        Model::new("map: insert ‖ remove in a full bucket", "unique keys, sealing").bound(4),
         &[Insert(10, 1), Insert(20, 2), Insert(30, 3)],
         &[&[Insert(40, 4)], &[Remove(10)]],
     );
@@ -365,7 +365,7 @@ fn full_buckets() {
 #[test]
 fn reuse() {
     model(
-        Model::new("map: insert ‖ get of what was there", "reuse").reuse().bound(3),
+        Model::new("map: insert ‖ get of what was there", "reuse").reuse(),
         &[Insert(10, 1), Remove(10)],
         &[&[Insert(20, 2)], &[Get(10)]],
     );

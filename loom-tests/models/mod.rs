@@ -9,5 +9,6 @@ mod harness;
 mod litmus;
 mod map;
 mod parts;
+mod table;
 mod tracker;
 mod word;

@@ -9,7 +9,7 @@
 //!   has been given out once, every gauge is zero, and every lease that was tracked is counted under one
 //!   outcome (I1, I3, I7, I10).
 
-use super::harness::{Model, Orders, Owned, Role};
+use super::harness::{Model, Owned, Role};
 use crate::{
     Aborted, Config, ConsumerId, Ended, ExpectedSet, ExpiryPolicy, Notified, Outcome, Release, Renewed, SendTracker,
     Stats, Swept, Terms, Timestamp, TrackError, Tracked, Transfer,
@@ -331,7 +331,7 @@ fn renew_and_sweep() {
 #[test]
 fn early_notify_and_track() {
     play(
-        Model::new("tracker: early notify ‖ track", "I1 I2 I4"),
+        Model::new("tracker: early notify ‖ track", "I1 I2 I4").bound(5),
         || Scene::new(&[1]),
         &[|s| s.notify(1), |s| s.track(1, 1)],
     );
@@ -360,7 +360,7 @@ fn early_notify_kept_and_track() {
 #[test]
 fn early_abort_and_track() {
     play(
-        Model::new("tracker: early abort ‖ track", "I1 I4 I9"),
+        Model::new("tracker: early abort ‖ track", "I1 I4 I9").bound(5),
         || Scene::new(&[1]),
         &[|s| s.abort(), |s| s.track(1, 1)],
     );
@@ -395,7 +395,7 @@ fn close_second(scene: &'static Scene, mut answers: Vec<Answer>) -> String {
 #[test]
 fn track_again_and_late_notify() {
     // Counted for the second life, or late for the first: never both, never lost.
-    Model::new("tracker: track again ‖ late notify of the old life", "I1 I5 I9").run(
+    Model::new("tracker: track again ‖ late notify of the old life", "I1 I5 I9").bound(5).run(
         ended,
         &[|s| s.track(2, 1), |s| s.notify(1)],
         close_second,
@@ -444,7 +444,7 @@ fn duplicates() {
         &[|s| s.notify(1), |s| s.notify(1)],
     );
     play(
-        Model::new("tracker: duplicate ‖ duplicate ‖ notify (last)", "I1 I5 I6").bound(3),
+        Model::new("tracker: duplicate ‖ duplicate ‖ notify (last)", "I1 I5 I6"),
         // Who repeats a message has not said when it read again.
         || Scene::leased(2, &[2]),
         &[|s| s.notify(1), |s| s.notify(1), |s| s.notify(2)],
@@ -488,7 +488,7 @@ fn sweep_and_track() {
         scene.answer("leased", leased.release())
     }
     play(
-        Model::new("tracker: sweep ‖ track of another, then swept", "I1 I3 I10").bound(2),
+        Model::new("tracker: sweep ‖ track of another, then swept", "I1 I3 I10").bound(4),
         || Scene { payloads: &[1, 2], ..Scene::leased(1, &[1]) },
         &[
             |s| s.sweep(10),
@@ -518,7 +518,7 @@ fn shutdown_notify_track() {
 #[test]
 fn shutdown_notify_track_of_three() {
     play(
-        Model::new("tracker: shutdown ‖ notify ‖ track", "I1 I4 I10").bound(2).weak_orders(Orders::Rotations),
+        Model::new("tracker: shutdown ‖ notify ‖ track", "I1 I4 I10").bound(3),
         || Scene::new(&[1]),
         &[|s| s.shutdown(), |s| s.notify(1), |s| s.track(1, 1)],
     );

@@ -2,7 +2,7 @@
 
 use super::entry::Op::*;
 use super::entry::play;
-use super::harness::{Model, Orders};
+use super::harness::Model;
 use crate::lease::word::Word;
 
 #[test]
@@ -14,7 +14,7 @@ fn ends() {
         true,
     );
     play(
-        Model::new("word: abort ‖ sweep ‖ set_expected ‖ expire", "I1 I9").weak_orders(Orders::Rotations),
+        Model::new("word: abort ‖ sweep ‖ set_expected ‖ expire", "I1 I9"),
         Word::leased(10, 0),
         &[&[Abort], &[Sweep(10)], &[SetExpected(0)], &[Expire]],
         true,

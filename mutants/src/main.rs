@@ -1,7 +1,7 @@
 //! Applies the faults of `mutants.toml` to a copy of the tree, one at a time, and says what notices each.
 //!
 //! ```text
-//! cargo run --manifest-path mutants/Cargo.toml -- [--check] [--all] [--cheap] [--part K/N] [NAME-PART ...]
+//! cargo run --manifest-path mutants/Cargo.toml -- [--check] [--all] [--cheap | --named] [--part K/N] [NAME-PART ...]
 //! ```
 //!
 //! A fault is killed when a killer fails, or does not end in its time. Killers are called
@@ -15,7 +15,7 @@
 //! | `miri:NAME[:FILTER]`, `miri-unit[:FILTER]` | a test under Miri, with several seeds |
 //!
 //! Those that a fault names are tried first, then all others, the cheap ones first (with `--cheap` neither loom nor
-//! Miri). At the end each killer that
+//! Miri; with `--named` none). At the end each killer that
 //! has killed something is run on the tree without a fault: one that fails there, too, proves nothing.
 //!
 //! The exit code is 1 when a fault survives that is not shown to be equivalent, does not apply (its text must
@@ -195,7 +195,8 @@ impl Copy {
             return Verdict::Equivalent;
         }
         let first = mutant.killers.iter().map(String::as_str);
-        let then = ALL_KILLERS.into_iter().filter(|killer| mutant.killers.iter().all(|k| k != killer));
+        let then =
+            ALL_KILLERS.into_iter().filter(|killer| !options.named && mutant.killers.iter().all(|k| k != killer));
         let dear = |killer: &&str| killer.starts_with("loom") || killer.starts_with("miri");
         for killer in first.chain(then).filter(|killer| !options.cheap || !dear(killer)) {
             match self.run(killer) {
@@ -216,18 +217,20 @@ struct Options {
     check: bool,
     all: bool,
     cheap: bool,
+    named: bool,
     part: Option<(usize, usize)>,
     names: Vec<String>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { check: false, all: false, cheap: false, part: None, names: Vec::new() };
+    let mut options = Options { check: false, all: false, cheap: false, named: false, part: None, names: Vec::new() };
     let mut args = env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--check" => options.check = true,
             "--all" => options.all = true,
             "--cheap" => options.cheap = true,
+            "--named" => options.named = true,
             "--part" => {
                 let part = args.next().unwrap_or_default();
                 let numbers = part.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
