@@ -332,7 +332,7 @@ impl Index {
             next: AtomicPtr::new(ptr::null_mut()),
             cursor: AtomicUsize::new(0),
             moved: AtomicUsize::new(0),
-            fate: Fate::new(),
+            fate: Fate::default(),
         })
     }
 

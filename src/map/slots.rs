@@ -119,7 +119,7 @@ impl<K, V> Default for Slot<K, V> {
             holds: AtomicU32::new(0),
             key: UnsafeCell::new(MaybeUninit::uninit()),
             value: UnsafeCell::new(MaybeUninit::uninit()),
-            fate: Fate::new(),
+            fate: Fate::default(),
         }
     }
 }
