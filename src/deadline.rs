@@ -20,14 +20,16 @@
 //!
 //! * **Lower** ([`schedule`](DeadlineIndex::schedule)), after the lease's word has got its new time: from
 //!   level 0 upwards, lower the node to that time if it is higher, in any case raise its version, and
-//!   mark it unsettled if it was lowered. Stop at a node that is low enough and settled; carry an unsettled
-//!   one's own, lower time upwards. Then, from above, mark as settled those that have not changed since.
+//!   mark it unsettled; go on with the node's minimum. Stop at a node that is low enough and settled, which
+//!   it stays. Then, from above, mark as settled those that have not changed since.
 //! * **Raise** (a visit): read the node, look at everything below it, exchange the node as read for the
 //!   minimum that was found. If something below was lowered after it was looked at, the version has
 //!   changed, and the exchange fails; if before, the look has seen it. No scan ever hides an entry, not even
-//!   for a moment, and a visitor that stalls keeps nothing from the others. A visit never lowers a node.
+//!   for a moment, and a visitor that stalls keeps nothing from the others. A visit that meets a lowering may
+//!   lower a node, too; the nodes above are then still higher, so it marks it unsettled.
 //! * **Settled** means that all nodes above are at least as low. A lowering that stalls half-way up leaves
-//!   its nodes unsettled, so another one that comes along the same way does not rely on it.
+//!   its nodes unsettled, so another one that comes along the same way does not rely on it, but carries
+//!   that node's minimum up along with its own.
 //!
 //! Both are lock-free. The version wraps after 2²⁵ changes of one node; a visitor would have to sleep
 //! through exactly that many between its look and its exchange.
@@ -103,15 +105,15 @@ impl<const HEIGHT: usize> DeadlineIndex<HEIGHT> {
     /// slot has been published, or its word has been given an earlier time than it had.
     ///
     /// `time` is at most [`NEVER`], which asks for nothing.
-    pub(crate) fn schedule(&self, slot: u32, time: u64) {
+    pub(crate) fn schedule(&self, slot: u32, mut time: u64) {
         if time >= NEVER {
             return;
         }
         let mut lowered: [Option<(&AtomicNode, Node)>; HEIGHT] = [None; HEIGHT];
-        let (mut at, mut time) = (slot, time);
-        for level in 0..HEIGHT {
+        let mut at = slot;
+        for (level, nodes) in self.levels.iter().enumerate() {
             at >>= BITS;
-            let Some(node) = self.levels[level].get_or_alloc(at) else { break };
+            let Some(node) = nodes.get_or_alloc(at) else { break };
             let mut seen = node.load();
             let (new, enough) = loop {
                 let enough = seen.min() <= time && seen.is_settled();
@@ -126,8 +128,8 @@ impl<const HEIGHT: usize> DeadlineIndex<HEIGHT> {
                 break;
             }
             lowered[level] = Some((node, new));
-            // The node may be lower than we needed, by one who has not come further yet. We are going to
-            // say that it is settled, so what is above has to be as low as it is.
+            // Not `time`: if another lowering has stalled here, the nodes above must get as low as this one,
+            // or it could not be marked as settled.
             time = new.min();
         }
         // From above. If one has changed since, whoever changed it has seen it unsettled, and went on.
@@ -165,14 +167,10 @@ impl<const HEIGHT: usize> DeadlineIndex<HEIGHT> {
                 _ => self.visit_node(level - 1, child, now, look),
             });
         }
-        if min < seen.min() {
-            // Something below was lowered meanwhile. Whoever did that is on the way up, and lowers this
-            // node, too; were we to do it, the node would look settled, and the other stop here, before
-            // what is above is low enough.
-            return min;
-        }
-        // A raise; an unsettled node stays so, since something above may be higher than it was.
-        match node.exchange(seen, seen.changed(min, !seen.is_settled())) {
+        // A raise; an unsettled node stays so, since something above may be higher than it was, and one that is
+        // lowered becomes so, since what is above is not yet lowered.
+        let unsettled = (!seen.is_settled() || min < seen.min()) && level != Self::ROOT;
+        match node.exchange(seen, seen.changed(min, unsettled)) {
             Ok(()) => min,
             Err(changed) => changed.min(),
         }
@@ -284,6 +282,51 @@ mod tests {
         assert_eq!(model.due(&index, 10).0, vec![]);
         assert_eq!(index.bound(), 50);
         assert_eq!(model.due(&index, 50).0, vec![3]);
+    }
+
+    #[test]
+    fn a_stalled_lowering_hides_nothing_from_others() {
+        let index = <DeadlineIndex>::new();
+        index.schedule(1, 100);
+        // A `schedule(1, 50)` that has lowered level 0, and stalls.
+        let node = index.levels[0].get(0).unwrap();
+        let seen = node.load();
+        assert!(node.exchange(seen, seen.changed(50, true)).is_ok());
+        assert_eq!(index.bound(), 100);
+        // Another one in the same node, with a later time, settles it: then all above must be as low.
+        index.schedule(2, 70);
+        assert!(node.load().is_settled());
+        assert_eq!(index.bound(), 50);
+        // So that a third may rely on it.
+        index.schedule(3, 55);
+        assert_eq!(index.bound(), 50);
+    }
+
+    #[test]
+    fn a_visit_half_way_up_hides_nothing_from_others() {
+        let index = <DeadlineIndex>::new();
+        let far = 1 << (2 * BITS);
+        index.schedule(1, 6);
+        index.schedule(far, 6);
+        let mut met = 0;
+        index.visit(6, &mut |slot| {
+            if slot == (1 << BITS) - 1 {
+                // After the look at slot 0: a `schedule(0, 5)` that has lowered level 0, and stalls. The visit
+                // takes its time up with it.
+                let node = index.levels[0].get(0).unwrap();
+                let seen = node.load();
+                assert!(node.exchange(seen, seen.changed(5, true)).is_ok());
+                met += 1;
+            } else if slot == far {
+                // The visit has been at the two lowest nodes over slot 0, and not at those above.
+                index.schedule(0, 5);
+                assert!(index.bound() <= 5, "scheduled, and not to be found");
+                met += 1;
+            }
+            NEVER
+        });
+        assert_eq!(met, 2);
+        assert!(index.bound() <= 5);
     }
 
     #[test]

@@ -4,14 +4,14 @@
 //! every map and tracker of the process, nested pins are nearly free, and nothing is registered per
 //! map and thread.
 
-#[cfg(not(kvlease_loom))]
+#[cfg(not(any(kvlease_loom, kvlease_shuttle)))]
 mod imp {
     use crossbeam_epoch as epoch;
 
     /// Keeps what is read under it readable.
     ///
     /// While a guard lives, slots that are freed after it was made are not used again, so a guard
-    /// held for long holds memory back. Get one from [`pin`](crate::map::pin); it stays on its thread.
+    /// held for long holds memory back. Get one from [`pin`]; it stays on its thread.
     #[derive(Debug)]
     pub struct Guard(epoch::Guard);
 
@@ -41,7 +41,7 @@ mod imp {
 
     /// Under loom, where an object is in its life; here nothing.
     #[derive(Debug, Default)]
-    pub(crate) struct Fate;
+    pub(crate) struct Fate(());
 
     impl Fate {
         #[inline(always)]
@@ -57,6 +57,10 @@ mod imp {
 
 #[cfg(kvlease_loom)]
 #[path = "reclaim_loom.rs"]
+mod imp;
+
+#[cfg(kvlease_shuttle)]
+#[path = "reclaim_shuttle.rs"]
 mod imp;
 
 pub(crate) use imp::{Fate, free};

@@ -1,8 +1,7 @@
 //! Names of remote agents as small numbers.
 
 use crate::ConsumerId;
-use scc::HashMap;
-use scc::hash_map::Entry;
+use crate::map::{CasMap, InsertError, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use thiserror::Error;
@@ -17,8 +16,7 @@ use thiserror::Error;
 /// - It is bounded, in the number of names and in the length of each. Names come from peers and are
 ///   self-declared; past the bounds they are refused.
 ///
-/// To look up a name that is known reads one bucket and writes nothing that other names share; each
-/// name is stored once.
+/// All calls are lock-free; to look up a name that is known writes nothing. Each name is stored once.
 ///
 /// ```
 /// use kvlease::ConsumerRegistry;
@@ -33,10 +31,10 @@ use thiserror::Error;
 /// # Ok::<(), kvlease::InternError>(())
 /// ```
 pub struct ConsumerRegistry {
-    // Lock order: an entry of `ids`, then an entry of `names`. Both are written only while the entry of
-    // `ids` is locked, so the two agree on each name.
-    ids: HashMap<Arc<str>, ConsumerId>,
-    names: HashMap<ConsumerId, Arc<str>>,
+    /// Decides: an id is a name's from its insertion here to its removal.
+    ids: CasMap<Arc<str>, ConsumerId>,
+    /// Written before `ids` and removed after, so an id that was given out has its name here.
+    names: CasMap<ConsumerId, Arc<str>>,
     /// How many names have a place; counted apart, so that two threads cannot both take the last one.
     len: AtomicUsize,
     /// The next id; stays at the end of its range.
@@ -63,7 +61,7 @@ pub enum InternError {
         /// The limit in bytes.
         max: usize,
     },
-    /// All ids, more than four billion, have been given out.
+    /// All ids, more than two billion, have been given out.
     #[error("all consumer ids have been given out; make a new registry and a new tracker")]
     IdsExhausted,
 }
@@ -77,8 +75,8 @@ impl ConsumerRegistry {
     /// A registry of up to `capacity` names of up to `max_name_len` bytes each.
     pub fn with_limits(capacity: usize, max_name_len: usize) -> Self {
         ConsumerRegistry {
-            ids: HashMap::new(),
-            names: HashMap::new(),
+            ids: CasMap::new(),
+            names: CasMap::new(),
             len: AtomicUsize::new(0),
             next: AtomicU32::new(1),
             capacity,
@@ -90,7 +88,8 @@ impl ConsumerRegistry {
     ///
     /// # Errors
     ///
-    /// [`InternError`] if the name is not known and cannot be remembered.
+    /// [`InternError`] if the name is not known and cannot be remembered. When two threads intern one new
+    /// name at the same moment, and there is one place left, one of them may be told that there is none.
     pub fn intern(&self, name: &str) -> Result<ConsumerId, InternError> {
         if let Some(id) = self.get(name) {
             return Ok(id);
@@ -98,30 +97,37 @@ impl ConsumerRegistry {
         if name.len() > self.max_name_len {
             return Err(InternError::NameTooLong { len: name.len(), max: self.max_name_len });
         }
-        match self.ids.entry_sync(Arc::from(name)) {
-            Entry::Occupied(entry) => Ok(*entry.get()),
-            Entry::Vacant(entry) => {
-                self.take_place()?;
-                let Some(id) = self.take_id() else {
-                    self.len.fetch_sub(1, Ordering::Relaxed);
-                    return Err(InternError::IdsExhausted);
-                };
-                // Cannot be there yet: nobody else has had this id.
-                let _ = self.names.insert_sync(id, Arc::clone(entry.key()));
-                entry.insert_entry(id);
-                Ok(id)
+        self.take_place()?;
+        let Some(id) = self.take_id() else {
+            self.len.fetch_sub(1, Ordering::Relaxed);
+            return Err(InternError::IdsExhausted);
+        };
+        let guard = pin();
+        let name: Arc<str> = Arc::from(name);
+        // Cannot be there yet: nobody else has this id.
+        let _ = self.names.insert(id, Arc::clone(&name), &guard);
+        match self.ids.insert(name, id, &guard) {
+            Ok(_) => Ok(id),
+            Err(refused) => {
+                // Another thread was faster. Our id was never given out, and never will be.
+                self.names.remove(&id, &guard);
+                self.len.fetch_sub(1, Ordering::Relaxed);
+                match refused {
+                    InsertError::Exists { entry, .. } => Ok(*entry.value()),
+                    InsertError::Full { .. } => Err(InternError::Full { capacity: self.capacity }),
+                }
             }
         }
     }
 
     /// The id of this name, if it is known.
     pub fn get(&self, name: &str) -> Option<ConsumerId> {
-        self.ids.read_sync(name, |_, id| *id)
+        self.ids.get(name, &pin()).map(|entry| *entry.value())
     }
 
     /// The name that has this id, unless it was forgotten.
     pub fn name_of(&self, id: ConsumerId) -> Option<Arc<str>> {
-        self.names.read_sync(&id, |_, name| Arc::clone(name))
+        self.names.get(&id, &pin()).map(|entry| Arc::clone(entry.value()))
     }
 
     /// Forgets an agent that is gone, and says which id it had.
@@ -129,14 +135,11 @@ impl ConsumerRegistry {
     /// To tell the tracker that the agent is dead is another matter:
     /// [`SendTracker::expire_consumers`](crate::SendTracker::expire_consumers).
     pub fn forget(&self, name: &str) -> Option<ConsumerId> {
-        let removed = self.ids.remove_if_sync(name, |id| {
-            self.names.remove_sync(id);
-            true
-        });
-        removed.map(|(_, id)| {
-            self.len.fetch_sub(1, Ordering::Relaxed);
-            id
-        })
+        let guard = pin();
+        let id = *self.ids.remove(name, &guard)?.value();
+        self.names.remove(&id, &guard);
+        self.len.fetch_sub(1, Ordering::Relaxed);
+        Some(id)
     }
 
     /// How many names are remembered.

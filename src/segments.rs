@@ -17,7 +17,7 @@ use std::ptr;
 pub(crate) unsafe trait ZeroInit: Default {}
 
 /// The first segment has `1 << FIRST_BITS` elements, the next twice as many, and so on.
-const FIRST_BITS: u32 = if cfg!(kvlease_loom) { 2 } else { 6 };
+const FIRST_BITS: u32 = if cfg!(any(kvlease_loom, kvlease_shuttle)) { 2 } else { 6 };
 const SEGMENTS: usize = if cfg!(kvlease_loom) { 3 } else { 32 - FIRST_BITS as usize };
 
 /// Room for elements `0 ..= MAX_INDEX`.
@@ -111,18 +111,44 @@ impl<T> Drop for Segments<T> {
     }
 }
 
+/// What an allocator gives zeroed without touching it. `std` asks the system for zero pages only up to
+/// this alignment; past it, it writes the zeros itself, which for a large index takes milliseconds.
+const CHEAP_ALIGN: usize = 16;
+
+/// The layout of `len` elements. Where their alignment is not cheap there is room to align them by hand,
+/// and for the address that the allocator gave, right before the first.
+fn layout<T>(len: usize) -> Option<Layout> {
+    let layout = Layout::array::<T>(len).ok()?;
+    if layout.align() <= CHEAP_ALIGN {
+        return Some(layout);
+    }
+    Layout::from_size_align(layout.size().checked_add(layout.align())?, CHEAP_ALIGN).ok()
+}
+
 /// Allocates `len` initial elements (`len` > 0) in one piece, aborting when memory is out.
 pub(crate) fn alloc_segment<T: ZeroInit>(len: usize) -> *mut T {
-    const { assert!(!std::mem::needs_drop::<T>() || cfg!(kvlease_loom)) };
-    let Ok(layout) = Layout::array::<T>(len) else { handle_alloc_error(Layout::new::<T>()) };
+    const { assert!(!std::mem::needs_drop::<T>() || cfg!(any(kvlease_loom, kvlease_shuttle))) };
+    let Some(layout) = layout::<T>(len) else { handle_alloc_error(Layout::new::<T>()) };
     // SAFETY: the types stored here are not zero-sized and `len` is not 0.
-    let new: *mut T = unsafe { alloc_zeroed(layout) }.cast();
-    if new.is_null() {
+    let given = unsafe { alloc_zeroed(layout) };
+    if given.is_null() {
         handle_alloc_error(layout);
     }
+    let new: *mut T = if align_of::<T>() <= CHEAP_ALIGN {
+        given.cast()
+    } else {
+        // `given` is a multiple of 16, so the next multiple of the alignment is 16 to `align` bytes on.
+        let offset = align_of::<T>() - given.addr() % align_of::<T>();
+        // SAFETY: in bounds, with room for all elements behind (`layout`) and for an address before.
+        unsafe {
+            let new = given.add(offset);
+            new.cast::<*mut u8>().sub(1).write(given);
+            new.cast()
+        }
+    };
     // Zero pages straight from the system are valid elements (`ZeroInit`) and cost nothing until they
     // are touched. loom's atomics are objects that have to be made.
-    if cfg!(kvlease_loom) {
+    if cfg!(any(kvlease_loom, kvlease_shuttle)) {
         for i in 0..len {
             // SAFETY: in bounds of the allocation just made.
             unsafe { new.add(i).write(T::default()) };
@@ -136,15 +162,21 @@ pub(crate) fn alloc_segment<T: ZeroInit>(len: usize) -> *mut T {
 /// # Safety
 /// `first` came from `alloc_segment` with the same `T` and `len`, and nobody uses it any more.
 pub(crate) unsafe fn free_segment<T>(first: *mut T, len: usize) {
-    if cfg!(kvlease_loom) {
+    if cfg!(any(kvlease_loom, kvlease_shuttle)) {
         for i in 0..len {
             // SAFETY: each element was initialised by `alloc_segment`.
             unsafe { first.add(i).drop_in_place() };
         }
     }
-    if let Ok(layout) = Layout::array::<T>(len) {
-        // SAFETY: the layout that it was allocated with.
-        unsafe { dealloc(first.cast(), layout) };
+    let given = if align_of::<T>() <= CHEAP_ALIGN {
+        first.cast()
+    } else {
+        // SAFETY: written there by `alloc_segment`.
+        unsafe { first.cast::<*mut u8>().sub(1).read() }
+    };
+    if let Some(layout) = layout::<T>(len) {
+        // SAFETY: the address and the layout that it was allocated with.
+        unsafe { dealloc(given, layout) };
     }
 }
 
@@ -183,5 +215,28 @@ mod tests {
         assert!(std::ptr::eq(at, array.get(5).unwrap()));
         assert_eq!(array.get(5).unwrap().0.load(Ordering::Relaxed), 7);
         assert!(array.get_or_alloc(u32::MAX).is_none());
+    }
+
+    #[derive(Default)]
+    #[repr(align(64))]
+    struct Line([AtomicU64; 8]);
+    // SAFETY: as above.
+    unsafe impl ZeroInit for Line {}
+
+    #[test]
+    fn elements_of_a_cache_line_lie_on_one_whatever_the_allocator_gives() {
+        for len in [1, 2, 3, 64, 1_000] {
+            let many: Vec<*mut Line> = (0..20).map(|_| alloc_segment::<Line>(len)).collect();
+            for first in many {
+                assert_eq!(first.addr() % 64, 0);
+                for i in 0..len {
+                    // SAFETY: in bounds of what was just allocated, which only we have.
+                    let line = unsafe { &*first.add(i) };
+                    assert!(line.0.iter().all(|word| word.swap(!0, Ordering::Relaxed) == 0));
+                }
+                // SAFETY: allocated above with this length.
+                unsafe { free_segment(first, len) };
+            }
+        }
     }
 }

@@ -6,30 +6,41 @@
 pub(crate) use imp::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, UnsafeCell};
 pub(crate) use std::sync::atomic::Ordering;
 
-#[cfg(not(kvlease_loom))]
+#[cfg(not(any(kvlease_loom, kvlease_shuttle)))]
 mod imp {
+    pub(crate) use super::StdCell as UnsafeCell;
     pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+}
 
-    /// `std`'s cell with loom's interface: access goes through closures, so that a model sees it.
-    #[derive(Debug)]
-    #[repr(transparent)]
-    pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+/// `std`'s cell with loom's interface: access goes through closures, so that a model sees it.
+#[cfg(not(kvlease_loom))]
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct StdCell<T>(std::cell::UnsafeCell<T>);
 
-    impl<T> UnsafeCell<T> {
-        pub(crate) const fn new(value: T) -> Self {
-            UnsafeCell(std::cell::UnsafeCell::new(value))
-        }
-
-        #[inline(always)]
-        pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
-            f(self.0.get())
-        }
-
-        #[inline(always)]
-        pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
-            f(self.0.get())
-        }
+#[cfg(not(kvlease_loom))]
+impl<T> StdCell<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        StdCell(std::cell::UnsafeCell::new(value))
     }
+
+    #[inline(always)]
+    pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        f(self.0.get())
+    }
+
+    #[inline(always)]
+    pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+}
+
+/// Built with `--cfg kvlease_shuttle` (only the `shuttle-tests` package does so): shuttle's atomics, each
+/// access of which is a point at which it may let another thread run.
+#[cfg(kvlease_shuttle)]
+mod imp {
+    pub(crate) use super::StdCell as UnsafeCell;
+    pub(crate) use shuttle::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 }
 
 #[cfg(kvlease_loom)]
@@ -55,7 +66,7 @@ pub(crate) fn store_owned(word: &AtomicU64, value: u64, order: Ordering) {
 pub(crate) type AtomicCount = std::sync::atomic::AtomicU64;
 
 /// How many ways striped counters and lists are split.
-pub(crate) const STRIPES: usize = if cfg!(kvlease_loom) { 1 } else { 16 };
+pub(crate) const STRIPES: usize = if cfg!(any(kvlease_loom, kvlease_shuttle)) { 1 } else { 16 };
 
 /// The stripe of the calling thread: threads are dealt out in turn.
 #[inline]

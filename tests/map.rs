@@ -270,6 +270,27 @@ fn what_was_removed_stays_readable_under_its_guard_whatever_follows() {
 }
 
 #[test]
+fn a_destructor_that_panics_keeps_no_other_from_running() {
+    struct Bomb(Arc<AtomicI64>, bool);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Relaxed);
+            assert!(!self.1, "a bomb");
+        }
+    }
+    let alive = Arc::new(AtomicI64::new(0));
+    let map: CasMap<u64, Bomb> = CasMap::new();
+    let guard = map::pin();
+    for key in 0..1_000 {
+        alive.fetch_add(1, Relaxed);
+        assert!(map.insert(key, Bomb(alive.clone(), key == 3), &guard).is_ok());
+    }
+    drop(guard);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(map))).is_err());
+    assert_eq!(alive.load(Relaxed), 0);
+}
+
+#[test]
 fn slots_are_used_again_once_warm() {
     let map = CasMap::new();
     for i in 0..200_000u64 {
@@ -278,6 +299,74 @@ fn slots_are_used_again_once_warm() {
         map.remove(&i, &guard).unwrap();
     }
     assert!(map.slots().allocated < 20_000, "{:?}", map.slots());
+}
+
+#[test]
+fn a_handle_finds_no_other_life_of_its_slot() {
+    let map = CasMap::new();
+    let (handle, slot_used_again) = {
+        let guard = map::pin();
+        let handle = map.insert(u64::MAX, 0, &guard).unwrap().handle();
+        map.remove(&u64::MAX, &guard).unwrap();
+        (handle, std::cell::Cell::new(0))
+    };
+    for i in 0..if cfg!(miri) { 100 } else { 20_000 } {
+        let guard = map::pin();
+        let entry = map.insert(i, i, &guard).unwrap();
+        slot_used_again.set(slot_used_again.get() + u32::from(format!("{:?}", entry.handle()).contains("index: 0,")));
+        assert!(map.by_handle(handle, &guard).is_none());
+        map.remove(&i, &guard).unwrap();
+    }
+    assert!(slot_used_again.get() > 0, "the slot has to live again for this to say anything");
+}
+
+/// One thread replaces a value and does nothing more for a while, so that what it has deferred is behind; another
+/// one removes the entry, and fills its slot again.
+#[test]
+fn the_first_value_of_an_entry_is_dropped_and_not_that_of_the_next_life_of_its_slot() {
+    let alive = Arc::new(AtomicI64::new(0));
+    let map: CasMap<u64, Counted<u64>> = CasMap::new();
+    let barrier = std::sync::Barrier::new(2);
+    std::thread::scope(|s| {
+        let (map, alive, barrier) = (&map, &alive, &barrier);
+        s.spawn(move || {
+            for key in 0..8 {
+                let guard = map::pin();
+                map.insert(key, Counted::new(0, alive), &guard).unwrap();
+                assert!(map.replace_if(&key, Counted::new(1, alive), |_| true, &guard).is_ok());
+            }
+            barrier.wait();
+            barrier.wait();
+            for i in 0..2_000 {
+                let guard = map::pin();
+                map.insert(10_000 + i, Counted::new(2, alive), &guard).unwrap();
+                assert!(map.replace_if(&(10_000 + i), Counted::new(3, alive), |_| true, &guard).is_ok());
+                map.remove(&(10_000 + i), &guard).unwrap();
+            }
+        });
+        barrier.wait();
+        for key in 0..8 {
+            map.remove(&key, &map::pin()).unwrap();
+        }
+        for i in 0..20_000 {
+            let guard = map::pin();
+            map.insert(1_000_000 + i, Counted::new(i, alive), &guard).unwrap();
+            if i % 50 != 0 {
+                map.remove(&(1_000_000 + i), &guard).unwrap();
+            }
+        }
+        barrier.wait();
+    });
+    assert_eq!(map.len(), 400);
+    drop(map);
+    // A closure of the collector may be in the middle of its drops on another thread.
+    for _ in 0..1_000 {
+        if alive.load(Relaxed) == 0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("{} values not dropped", alive.load(Relaxed));
 }
 
 /// Threads insert, remove and replace the same few keys; whoever won a key's entry counts for it.
@@ -341,7 +430,11 @@ fn winners_are_unique<S: BuildHasher + Default + Send + Sync>(threads: u64, keys
     panic!("{} values not dropped", alive.load(Relaxed));
 }
 
-const ROUNDS: u64 = if cfg!(miri) { 150 } else { 200_000 };
+const ROUNDS: u64 = match (cfg!(miri), cfg!(debug_assertions)) {
+    (true, _) => 150,
+    (_, true) => 40_000,
+    _ => 400_000,
+};
 
 #[test]
 fn of_many_threads_one_wins_each_entry_few_keys() {
@@ -375,7 +468,8 @@ fn nothing_is_lost_or_doubled_while_threads_make_it_grow() {
                         if map.insert(i, t, &guard).is_ok() {
                             wins.fetch_add(1, Relaxed);
                         }
-                        assert!(map.contains_key(&i, &guard), "key {i}");
+                        // Those that are divisible by three may be out for a moment, see below.
+                        assert!(i % 3 == 0 || map.contains_key(&i, &guard), "key {i}");
                         if i % 3 == 0 && (i + 1) % threads == t {
                             // Removal in the middle of moves, and back in.
                             if map.remove(&i, &guard).is_some() && map.insert(i, t, &guard).is_err() {

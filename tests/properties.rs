@@ -42,10 +42,20 @@ struct Lease {
     expected: Option<u32>,
     seen: BTreeSet<u32>,
     waits_for: Option<u32>,
+    named: bool,
     transfers: u32,
     overdue: bool,
     /// Decided, but a transfer or a dropped guard holds the release up.
     outcome: Option<Outcome>,
+}
+
+impl Lease {
+    /// The latest one heard of is the one it waits for, unless one was named.
+    fn hear(&mut self, by: Option<u32>) {
+        if !self.named {
+            self.waits_for = by.or(self.waits_for);
+        }
+    }
 }
 
 /// An ended lease that is remembered.
@@ -111,9 +121,9 @@ impl Model {
     }
 
     /// Where what comes before `track` is kept, if it may be.
-    fn early(&mut self, id: &'static str, now: Timestamp) -> Option<&mut Early> {
+    fn early(&mut self, id: &'static str, room: usize, now: Timestamp) -> Option<&mut Early> {
         if !self.early.contains_key(id) {
-            if self.shut_down || self.early.len() >= self.config.early_capacity {
+            if self.shut_down || self.early.len() >= room {
                 return None;
             }
             self.early.insert(id, Early { dropped_at: now + self.config.early_ttl, ..Early::default() });
@@ -185,6 +195,7 @@ impl Model {
             expected: t.expected.or(early.expected),
             seen: early.seen,
             waits_for: t.waits_for.or(early.waits_for),
+            named: t.waits_for.is_some(),
             transfers: 0,
             overdue: false,
             outcome: None,
@@ -214,10 +225,10 @@ impl Model {
             return Notified::Late(outcome);
         }
         let Some(lease) = self.live_lease(id) else {
-            let Some(early) = self.early(id, now) else { return Notified::Unknown };
+            let Some(early) = self.early(id, self.config.early_capacity, now) else { return Notified::Unknown };
             if early.seen.insert(by) {
                 early.expected = early.expected.or(claimed);
-                early.waits_for = early.waits_for.or(Some(by));
+                early.waits_for = Some(by);
                 let seen = early.seen.len() as u32;
                 return match (claimed, early.expected) {
                     (Some(claimed), Some(stands)) if claimed != stands => {
@@ -237,7 +248,7 @@ impl Model {
             return answer;
         }
         let seen = lease.seen.len() as u32;
-        lease.waits_for = lease.waits_for.or(Some(by));
+        lease.hear(Some(by));
         lease.expected = lease.expected.or(claimed);
         let expected = lease.expected;
         let ended = expected.is_some_and(|n| seen >= n).then(|| self.end(id, Completed, now));
@@ -258,7 +269,7 @@ impl Model {
             return ExpectedSet::Late(outcome);
         }
         let Some(lease) = self.live_lease(id) else {
-            let Some(early) = self.early(id, now) else { return ExpectedSet::Unknown };
+            let Some(early) = self.early(id, self.config.early_capacity, now) else { return ExpectedSet::Unknown };
             return match *early.expected.get_or_insert(n) {
                 stands if stands != n => ExpectedSet::Conflict { stands },
                 _ => ExpectedSet::Early,
@@ -280,12 +291,13 @@ impl Model {
             return Renewed::Late(outcome);
         }
         let Some(lease) = self.live_lease(id) else {
-            let Some(early) = self.early(id, now) else { return Renewed::Unknown };
+            let room = self.config.early_capacity.div_ceil(2);
+            let Some(early) = self.early(id, room, now) else { return Renewed::Unknown };
             early.deadline = early.deadline.max(deadline);
-            early.waits_for = early.waits_for.or(by);
+            early.waits_for = by.or(early.waits_for);
             return Renewed::Early;
         };
-        lease.waits_for = lease.waits_for.or(by);
+        lease.hear(by);
         if deadline <= lease.deadline {
             return Renewed::Unchanged { deadline: lease.deadline };
         }
@@ -302,7 +314,7 @@ impl Model {
         if self.live_lease(id).is_some() {
             return Aborted::Ended(self.end(id, AbortedOutcome, now));
         }
-        match self.early(id, now) {
+        match self.early(id, self.config.early_capacity, now) {
             Some(early) => {
                 early.aborted = true;
                 Aborted::Early
@@ -331,15 +343,17 @@ impl Model {
     }
 
     /// `order` is in which order the tracker released them: the last ones are those remembered.
-    fn sweep(&mut self, now: Timestamp, order: &[String]) -> Swept<Payload> {
+    ///
+    /// Also gives how many of the tombstones that are dropped have lost their place in the same sweep: those
+    /// may be counted as dropped or not.
+    fn sweep(&mut self, now: Timestamp, order: &[String]) -> (Swept<Payload>, usize) {
         let mut swept = Swept::default();
         let early = self.early.len();
         self.early.retain(|_, e| e.dropped_at > now);
         swept.early_dropped = early - self.early.len();
-        for tombstone in self.tombstones.iter_mut().filter(|t| !t.forgotten && t.until <= now) {
-            tombstone.forgotten = true;
-            swept.tombstones_dropped += 1;
-        }
+        let dropped: Vec<bool> = self.tombstones.iter().map(|t| !t.forgotten && t.until <= now).collect();
+        swept.tombstones_dropped = dropped.iter().filter(|d| **d).count();
+        self.tombstones.iter_mut().for_each(|t| t.forgotten |= t.until <= now);
 
         let mut ids: Vec<&'static str> = self.leases.keys().copied().collect();
         ids.sort_by_key(|id| order.iter().position(|o| o == id));
@@ -362,7 +376,9 @@ impl Model {
                 }
             }
         }
-        swept
+        let lost_their_place = dropped.len() + swept.released.len() - self.tombstones.len();
+        let either_way = dropped.iter().take(lost_their_place).filter(|d| **d).count();
+        (swept, either_way)
     }
 
     fn expire_consumers(&mut self, dead: &[u32], now: Timestamp, order: &[String]) -> Vec<Release<Payload>> {
@@ -675,13 +691,14 @@ impl<'a> Pair<'a> {
 
     fn sweep(&mut self) {
         let mut swept = self.tracker.sweep(self.now);
-        let mut expected = self.model.sweep(self.now, &order(&swept.released));
+        let (mut expected, either_way) = self.model.sweep(self.now, &order(&swept.released));
         for swept in [&mut swept, &mut expected] {
             swept.overdue.sort();
         }
         // A tombstone that is due may instead have made room for a lease that ended in the same sweep.
-        assert!(swept.tombstones_dropped <= expected.tombstones_dropped);
-        swept.tombstones_dropped = expected.tombstones_dropped;
+        if (expected.tombstones_dropped - either_way..expected.tombstones_dropped).contains(&swept.tombstones_dropped) {
+            expected.tombstones_dropped = swept.tombstones_dropped;
+        }
         assert_eq!(swept, expected);
         self.note(&swept.released);
         let next = self.tracker.next_deadline();
@@ -715,11 +732,8 @@ impl<'a> Pair<'a> {
             "overdue, duplicates, conflicts, notify_refused, extended"
         );
 
-        // The next deadline may be early, for example for a lease that was renewed, but never late.
-        let (told, true_one) = (self.tracker.next_deadline(), m.next_deadline());
-        if let Some(true_one) = true_one {
-            assert!(told.is_some_and(|told| told <= true_one.max(self.now)), "{told:?} instead of {true_one:?}");
-        }
+        // With so few leases it is exact.
+        assert_eq!(self.tracker.next_deadline(), m.next_deadline());
 
         let mut infos: Vec<LeaseInfo> = self.tracker.leases().collect();
         // Those that a dropped guard has left behind may be shown or not.
@@ -808,8 +822,13 @@ fn run_and_drop(config: Config, steps: Vec<(i64, Op)>) {
     ledger.assert_each_dropped_once();
 }
 
+/// How many cases to try: as many as `PROPTEST_CASES` says, but not fewer than these.
+fn cases(at_least: u32) -> u32 {
+    ProptestConfig::default().cases.max(at_least)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(2_000), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_sequence_of_calls_is_answered_as_the_contract_says(
@@ -821,7 +840,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(300), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_tracker_dropped_at_any_moment_drops_each_payload_once(

@@ -33,6 +33,15 @@ const IMMORTAL: u32 = 100;
 // ---------------------------------------------------------------------------------------------
 // One life per id.
 
+/// Runs when its thread has finished or panics.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        self.0();
+    }
+}
+
 /// What is known of one request.
 #[derive(Default)]
 struct Record {
@@ -175,6 +184,8 @@ impl Run {
     }
 
     fn engine(&self, scenario: &Scenario) {
+        // Also if it panics, so that the others do not wait for it.
+        let _last = OnDrop(|| self.last.store(true, SeqCst));
         let mut rng = SmallRng::seed_from_u64(scenario.seed);
         let start = Instant::now();
         for i in 0..self.ids.len() {
@@ -243,6 +254,8 @@ impl Run {
     fn notifier(&self, consumer: usize, scenario: &Scenario) {
         let mut rng = SmallRng::seed_from_u64(scenario.seed + 1_000 + consumer as u64);
         let consumer_id = rank(consumer as u32 + 1);
+        // Also if it panics, so that the engine does not wait for it.
+        let _gone = OnDrop(|| self.notified[consumer].store(usize::MAX - 64, SeqCst));
         let mut i = 0;
         loop {
             let last = self.last.load(SeqCst);
@@ -278,7 +291,6 @@ impl Run {
             }
             self.notified[consumer].store(i, SeqCst);
         }
-        self.notified[consumer].store(usize::MAX - 64, SeqCst);
     }
 
     fn renewer(&self, scenario: &Scenario) {

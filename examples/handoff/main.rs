@@ -366,7 +366,7 @@ fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
         completed: stats.completed,
         expired: stats.expired,
         aborted: stats.aborted,
-        late_notifications: counts.late_completed + counts.late_expired + counts.late_aborted,
+        late_notifications: counts.late_duplicates + counts.late_completed + counts.late_expired + counts.late_aborted,
         duplicates: counts.duplicates,
         malformed: counts.malformed,
         stale_reads: reads.stale,

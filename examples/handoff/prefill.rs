@@ -87,6 +87,7 @@ counters!(
         counted,
         completing,
         duplicates,
+        late_duplicates,
         early,
         late_completed,
         late_expired,
@@ -367,23 +368,22 @@ impl Prefill {
     /// [`Outcome::Completed`] for a read that was in time, another outcome for one that was not.
     fn classify(&self, notified: &Notified<Pinned>) -> Option<Outcome> {
         let c = &self.counters;
-        let (counter, verdict) = match notified {
-            Notified::Counted { .. } => (&c.counted, Some(Outcome::Completed)),
-            Notified::Completed(_) => (&c.completing, Some(Outcome::Completed)),
-            Notified::ExpectedConflict { .. } => (&c.conflicts, Some(Outcome::Completed)),
-            // The first message of this rank was in time, and so was its read.
-            Notified::Duplicate { .. } => (&c.duplicates, Some(Outcome::Completed)),
-            // A completed lease has heard every rank that it expected, so this one too.
-            Notified::Late(Outcome::Completed) => (&c.late_completed, Some(Outcome::Completed)),
-            Notified::Late(Outcome::Expired) => (&c.late_expired, Some(Outcome::Expired)),
-            Notified::Late(Outcome::Aborted) => (&c.late_aborted, Some(Outcome::Aborted)),
+        let counter = match notified {
+            Notified::Counted { .. } => &c.counted,
+            Notified::Completed(_) => &c.completing,
+            Notified::ExpectedConflict { .. } => &c.conflicts,
+            Notified::Duplicate { .. } => &c.duplicates,
+            Notified::LateDuplicate(_) => &c.late_duplicates,
+            Notified::Late(Outcome::Completed) => &c.late_completed,
+            Notified::Late(Outcome::Expired) => &c.late_expired,
+            Notified::Late(Outcome::Aborted) => &c.late_aborted,
             // Not tracked yet, or forgotten long ago: only the next attempt of the rank can tell.
-            Notified::Early => (&c.early, None),
-            Notified::Unknown => (&c.unknown, None),
-            Notified::Refused(_) => (&c.not_countable, None),
+            Notified::Early => &c.early,
+            Notified::Unknown => &c.unknown,
+            Notified::Refused(_) => &c.not_countable,
         };
         add(counter, 1);
-        verdict
+        notified.verdict()
     }
 
     fn answer(&self, of: Notification<'_>, mut verdict: Outcome, sink: &impl NotificationSink) {

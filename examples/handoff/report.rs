@@ -178,7 +178,11 @@ impl Display for Report {
             row(
                 "message doubled or sent again",
                 n.duplicated + r.resends,
-                listed(&[(p.duplicates, "duplicate"), (p.late_completed, "late, lease completed")]),
+                listed(&[
+                    (p.duplicates, "duplicate"),
+                    (p.late_duplicates, "duplicate, lease over"),
+                    (p.late_completed, "late, lease completed"),
+                ]),
             ),
             row("message delayed", n.delayed, "no class of its own".into()),
             row("message overtook others", n.reordered, "no class of its own".into()),

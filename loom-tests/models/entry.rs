@@ -2,19 +2,24 @@
 
 use super::explorer::{name, outcomes};
 use super::harness::{Model, Owned, Role};
-use crate::ConsumerId;
 use crate::lease::entry::{LeaseEntry, Notify as Notified};
 use crate::lease::word::{
     AbortEffect, ArmEffect, BeginEffect, EndEffect, ExpectEffect, NotifyEffect, Step, SweepEffect,
 };
 use crate::lease::word::{End, Word};
 use crate::sync::UnsafeCell;
+use crate::{ConsumerId, Terms, Timestamp};
 use std::fmt::Debug;
 
 /// Until when ended leases are remembered.
 const UNTIL: u64 = 100;
 /// What is not swept otherwise is swept at.
 const LAST: u64 = 90;
+
+/// Until 10, weighing 3.
+fn terms(waits_for: Option<ConsumerId>) -> Terms {
+    Terms { weight: 3, waits_for, ..Terms::until(Timestamp::from_millis(10)) }
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
@@ -168,7 +173,7 @@ impl Scene {
                     told(effect, |_| false)
                 }
                 Finish(expected) => {
-                    let (_, end) = entry.finish_arming(10, expected, 7, 3, None, Owned::new(2), UNTIL);
+                    let (_, end) = entry.finish_arming(&Terms { expected, ..terms(None) }, Owned::new(2), 7, UNTIL);
                     (format!("{end:?}"), end.is_some_and(|end| end.released))
                 }
             };
@@ -216,7 +221,7 @@ pub(super) fn play(model: Model, word: Word, scripts: &'static [&'static [Op]], 
             entry: match word {
                 Word::EARLY => LeaseEntry::early(30),
                 // A consumer is known that it waits for: that is not what is asked about here.
-                word => LeaseEntry::new(word, 0, 3, ConsumerId::new(1), Some(Owned::new(1))),
+                word => LeaseEntry::new(word, &terms(ConsumerId::new(1)), 0, Some(Owned::new(1))),
             },
             scripts,
             blocks: std::array::from_fn(|_| Owned::new(())),

@@ -110,7 +110,9 @@ fn spec_step((map, observed): &mut Spec, role: usize, op: &Op) -> String {
         Remove(key) => format!("{:?}", map.remove(&key)),
         RemoveIf(key, value) => {
             let there = map.get(&key).copied().filter(|there| *there == value);
-            there.inspect(|_| drop(map.remove(&key)));
+            if there.is_some() {
+                map.remove(&key);
+            }
             format!("{there:?}")
         }
         Observe(key) => {

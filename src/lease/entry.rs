@@ -9,7 +9,7 @@ use super::word::{
     RenewEffect, Step, SweepEffect, Word,
 };
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, UnsafeCell};
-use crate::{ConsumerId, Outcome};
+use crate::{ConsumerId, Outcome, Terms, Timestamp};
 use std::ptr;
 
 pub(crate) struct LeaseEntry<P> {
@@ -18,7 +18,7 @@ pub(crate) struct LeaseEntry<P> {
     /// creation and by the one `track` that arms it.
     stamp: AtomicU64,
     weight: AtomicU32,
-    /// A consumer of the decode engine that it waits for, or 0.
+    /// A consumer of the decode engine that it waits for, or 0; with [`NAMED`] if `track` was told.
     waits_for: AtomicU32,
     consumers: ConsumerSet,
     payload: UnsafeCell<Option<P>>,
@@ -27,6 +27,9 @@ pub(crate) struct LeaseEntry<P> {
 // SAFETY: the payload is written by one thread before it publishes the lease, and taken by one thread, as
 // said at the head of the module; nobody else looks at it. So sharing an entry at most sends a payload.
 unsafe impl<P: Send> Sync for LeaseEntry<P> {}
+
+/// In `waits_for`: named by `track`, and so not to be learned.
+const NAMED: u32 = 1 << 31;
 
 /// What became of a notification at this entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,12 +42,12 @@ pub(crate) enum Notify {
 
 impl<P> LeaseEntry<P> {
     /// A lease that runs (or, with a word to that effect and no payload, one that has ended at once).
-    pub(crate) fn new(word: Word, now: u64, weight: u32, waits_for: Option<ConsumerId>, payload: Option<P>) -> Self {
+    pub(crate) fn new(word: Word, terms: &Terms, now: u64, payload: Option<P>) -> Self {
         LeaseEntry {
             word: AtomicU64::new(word.0),
             stamp: AtomicU64::new(now),
-            weight: AtomicU32::new(weight),
-            waits_for: AtomicU32::new(waits_for.map_or(0, ConsumerId::get)),
+            weight: AtomicU32::new(terms.weight),
+            waits_for: AtomicU32::new(terms.waits_for.map_or(0, |consumer| consumer.get() | NAMED)),
             consumers: ConsumerSet::new(),
             payload: UnsafeCell::new(payload),
         }
@@ -52,7 +55,7 @@ impl<P> LeaseEntry<P> {
 
     /// A placeholder for a lease of which a message came first; dropped at `drop_at`.
     pub(crate) fn early(drop_at: u64) -> Self {
-        Self::new(Word::EARLY, drop_at, 0, None, None)
+        Self::new(Word::EARLY, &Terms::until(Timestamp::ZERO), drop_at, None)
     }
 
     /// The payload of an entry that was never published.
@@ -111,13 +114,14 @@ impl<P> LeaseEntry<P> {
         // Ended, or claimed before. The word is read again: it may have ended since, and then what matters
         // is whether the claim was counted.
         let word = self.load();
+        let counted = self.consumers.find(consumer).is_some_and(Place::is_counted);
         match word.outcome() {
             None if word.phase() == Phase::Gone => Notify::Effect(NotifyEffect::Gone),
+            // Claimed a place in a race for the last one, and lost it.
+            None if !counted && word.seen() == MAX_CONSUMERS => Notify::Effect(NotifyEffect::TooMany),
             None => Notify::Duplicate(word.count()),
-            Some(outcome) => match self.consumers.find(consumer) {
-                Some(place) if place.is_counted() => Notify::LateDuplicate(outcome),
-                _ => Notify::Effect(NotifyEffect::Late(outcome)),
-            },
+            Some(outcome) if counted => Notify::LateDuplicate(outcome),
+            Some(outcome) => Notify::Effect(NotifyEffect::Late(outcome)),
         }
     }
 
@@ -172,24 +176,21 @@ impl<P> LeaseEntry<P> {
     /// The second half of a `track` on an early entry, by the caller whose [`arm`](Self::arm) succeeded.
     pub(crate) fn finish_arming(
         &self,
-        deadline: u64,
-        expected: Option<u32>,
-        now: u64,
-        weight: u32,
-        waits_for: Option<ConsumerId>,
+        terms: &Terms,
         payload: P,
+        now: u64,
         tombstone_until: u64,
     ) -> (Word, Option<End>) {
         // SAFETY: while the phase is `Arming`, the payload is the armer's alone.
         self.payload.with_mut(|at| unsafe { *at = Some(payload) });
         // Relaxed: published by the exchange below.
         self.stamp.store(now, Ordering::Relaxed);
-        self.weight.store(weight, Ordering::Relaxed);
-        if let Some(consumer) = waits_for {
-            self.waits_for.swap(consumer.get(), Ordering::Relaxed);
+        self.weight.store(terms.weight, Ordering::Relaxed);
+        if let Some(consumer) = terms.waits_for {
+            self.waits_for.swap(consumer.get() | NAMED, Ordering::Relaxed);
         }
         self.apply(|word| {
-            let (new, end) = word.finish_arming(deadline, expected, tombstone_until);
+            let (new, end) = word.finish_arming(terms.deadline.as_millis(), terms.expected, tombstone_until);
             Step::Change(new, (new, end))
         })
     }
@@ -217,15 +218,28 @@ impl<P> LeaseEntry<P> {
 
     pub(crate) fn waits_for(&self) -> Option<ConsumerId> {
         // Relaxed: a consumer learned a moment ago may be missed; its lease then ends by its deadline.
-        ConsumerId::new(self.waits_for.load(Ordering::Relaxed))
+        ConsumerId::new(self.waits_for.load(Ordering::Relaxed) & !NAMED)
     }
 
+    /// The latest one that was heard of is the one it waits for: a request may be given to another engine.
     fn learn(&self, consumer: ConsumerId) {
         // Relaxed, both: a word of its own that says nothing about other memory. The load keeps repeated
-        // heartbeats from writing.
-        if self.waits_for.load(Ordering::Relaxed) == 0 {
-            let _ = self.waits_for.compare_exchange(0, consumer.get(), Ordering::Relaxed, Ordering::Relaxed);
+        // heartbeats from writing. If the exchange fails, a name or another consumer has come in between.
+        let seen = self.waits_for.load(Ordering::Relaxed);
+        if seen & NAMED == 0 && seen != consumer.get() {
+            let _ = self.waits_for.compare_exchange(seen, consumer.get(), Ordering::Relaxed, Ordering::Relaxed);
         }
+    }
+
+    /// Who has been counted.
+    pub(crate) fn counted(&self) -> Vec<ConsumerId> {
+        let mut counted = Vec::new();
+        self.consumers.each(|place| {
+            if place.is_counted() {
+                counted.extend(ConsumerId::new(place.consumer()));
+            }
+        });
+        counted
     }
 }
 
@@ -312,6 +326,17 @@ impl ConsumerSet {
         }
     }
 
+    fn each(&self, mut look: impl FnMut(&Place)) {
+        self.inline.iter().for_each(&mut look);
+        // Acquire: as in `scan`.
+        let mut next = self.more.load(Ordering::Acquire);
+        // SAFETY: null, or published, never changed, and freed only with the set.
+        while let Some(chunk) = unsafe { next.as_ref() } {
+            chunk.places.iter().for_each(&mut look);
+            next = chunk.more.load(Ordering::Acquire);
+        }
+    }
+
     fn scan(&self, id: u32, claim: bool) -> Scan<'_> {
         let mut places: &[Place] = &self.inline;
         let mut more = &self.more;
@@ -367,6 +392,214 @@ impl Drop for ConsumerSet {
             // SAFETY: each chunk is a box that this set owns alone.
             let chunk = unsafe { Box::from_raw(at) };
             at = chunk.more.load(Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(kvlease_loom)))]
+mod tests {
+    use super::super::word::Phase;
+    use super::*;
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicUsize;
+
+    fn consumer(n: u32) -> ConsumerId {
+        ConsumerId::new(n).unwrap()
+    }
+
+    /// Until 100, of which only what the word does not hold matters to `new`.
+    fn terms(waits_for: Option<ConsumerId>) -> Terms {
+        Terms { waits_for, ..Terms::until(Timestamp::from_millis(100)) }
+    }
+
+    fn chunks(set: &ConsumerSet) -> usize {
+        let mut count = 0;
+        let mut at = set.more.load(Ordering::Acquire);
+        // SAFETY: published chunks live as long as the set.
+        while let Some(chunk) = unsafe { at.as_ref() } {
+            count += 1;
+            at = chunk.more.load(Ordering::Acquire);
+        }
+        count
+    }
+
+    #[test]
+    fn a_set_of_any_size_holds_each_consumer_once() {
+        for size in [1, INLINE, INLINE + 1, INLINE + CHUNK, INLINE + CHUNK + 1, 255] {
+            let set = ConsumerSet::new();
+            // Neither in order nor dense.
+            let members: Vec<_> =
+                (0..size as u32).map(|n| consumer((n.wrapping_mul(2_654_435_761) >> 1) + 1)).collect();
+            for (i, member) in members.iter().enumerate() {
+                assert!(set.find(*member).is_none(), "{i} of {size}");
+                assert!(set.claim(*member).is_some(), "{i} of {size}");
+                assert!(
+                    members[..=i].iter().all(|m| set.find(*m).is_some() && set.claim(*m).is_none()),
+                    "{i} of {size}"
+                );
+            }
+            assert!(set.find(consumer(2)).is_none());
+            assert_eq!(chunks(&set), size.saturating_sub(INLINE).div_ceil(CHUNK), "{size}");
+        }
+    }
+
+    #[test]
+    fn of_threads_that_insert_the_same_consumers_one_wins_each() {
+        const THREADS: usize = 4;
+        let members = if cfg!(miri) { INLINE as u32 + 3 } else { 255 };
+        for _ in 0..if cfg!(miri) { 1 } else { 50 } {
+            let set = ConsumerSet::new();
+            let wins: Vec<_> = (0..members).map(|_| AtomicUsize::new(0)).collect();
+            let barrier = Barrier::new(THREADS);
+            std::thread::scope(|s| {
+                for t in 0..THREADS as u32 {
+                    let (set, wins, barrier) = (&set, &wins, &barrier);
+                    s.spawn(move || {
+                        barrier.wait();
+                        // Two in the same order, two from elsewhere.
+                        for i in 0..members {
+                            let n = (i + t / 2 * 100) % members;
+                            if set.claim(consumer(n + 1)).is_some() {
+                                wins[n as usize].fetch_add(1, Ordering::Relaxed);
+                            }
+                            assert!(set.find(consumer(n + 1)).is_some());
+                        }
+                    });
+                }
+            });
+            assert!(wins.iter().all(|n| n.load(Ordering::Relaxed) == 1));
+            assert_eq!(chunks(&set), (members as usize - INLINE).div_ceil(CHUNK));
+        }
+    }
+
+    #[test]
+    fn a_repeated_consumer_is_a_duplicate_and_a_256th_one_too_many() {
+        let lease = LeaseEntry::new(Word::leased(100, 0), &terms(None), 0, Some(()));
+        for n in 1..=255 {
+            let count = Count { seen: n, expected: None };
+            assert_eq!(lease.notify(consumer(n), 0, 200), Notify::Effect(NotifyEffect::Counted(count)));
+            assert_eq!(lease.notify(consumer(n), 0, 200), Notify::Duplicate(count));
+        }
+        assert_eq!(lease.notify(consumer(256), 0, 200), Notify::Effect(NotifyEffect::TooMany));
+        assert!(lease.consumers.find(consumer(256)).is_none(), "it took no room");
+        assert_eq!(lease.notify(consumer(1), 0, 200), Notify::Duplicate(Count { seen: 255, expected: None }));
+        let end = End { outcome: Outcome::Completed, released: true, was_overdue: false };
+        assert_eq!(lease.set_expected(255, 200), ExpectEffect::Ended(end));
+        assert_eq!(lease.notify(consumer(1), 0, 200), Notify::LateDuplicate(Outcome::Completed));
+        assert_eq!(lease.notify(consumer(256), 0, 200), Notify::Effect(NotifyEffect::Late(Outcome::Completed)));
+    }
+
+    #[test]
+    fn a_claim_is_marked_only_when_it_was_counted() {
+        let lease = LeaseEntry::new(Word::leased(100, 2), &terms(None), 0, Some(()));
+        lease.notify(consumer(1), 0, 200);
+        // A claim that a sweep overtakes.
+        assert!(lease.consumers.claim(consumer(2)).is_some());
+        assert!(matches!(lease.abort(200), AbortEffect::Ended(_)));
+        assert_eq!(lease.notify(consumer(1), 0, 200), Notify::LateDuplicate(Outcome::Aborted));
+        assert_eq!(lease.notify(consumer(2), 0, 200), Notify::Effect(NotifyEffect::Late(Outcome::Aborted)));
+        assert_eq!(lease.notify(consumer(3), 0, 200), Notify::Effect(NotifyEffect::Late(Outcome::Aborted)));
+        assert_eq!(lease.consumers.find(consumer(1)).unwrap().consumer(), 1, "the mark is no part of the number");
+        assert!(lease.consumers.find(consumer(3)).is_none(), "what comes late takes no room");
+    }
+
+    #[test]
+    fn a_lease_waits_for_the_latest_that_was_heard_of_unless_one_was_named() {
+        let named = LeaseEntry::new(Word::leased(100, 3), &terms(Some(consumer(9))), 0, Some(()));
+        named.notify(consumer(1), 0, 200);
+        assert_eq!(named.waits_for(), Some(consumer(9)));
+
+        let open = LeaseEntry::new(Word::leased(100, 3), &terms(None), 0, Some(()));
+        assert_eq!(open.waits_for(), None);
+        open.renew(50, Some(consumer(2)), 0);
+        assert_eq!(open.waits_for(), Some(consumer(2)));
+        open.notify(consumer(1), 0, 200);
+        assert_eq!(open.waits_for(), Some(consumer(1)));
+
+        let ended = LeaseEntry::new(Word::leased(100, 3), &terms(None), 0, Some(()));
+        ended.abort(200);
+        ended.notify(consumer(1), 0, 200);
+        ended.renew(500, Some(consumer(1)), 0);
+        assert_eq!(ended.waits_for(), None, "what comes late teaches nothing");
+    }
+
+    #[test]
+    fn an_early_entry_is_armed_once_and_keeps_what_was_stashed() {
+        let entry = LeaseEntry::early(70);
+        assert_eq!((entry.stamp(), entry.due()), (70, 70));
+        assert_eq!(entry.notify(consumer(1), 0, 200), Notify::Effect(NotifyEffect::Early));
+        assert_eq!(entry.renew(120, Some(consumer(1)), 0), RenewEffect::Early);
+        assert_eq!(entry.arm(), ArmEffect::Armed);
+        assert_eq!(entry.arm(), ArmEffect::AlreadyTracked);
+        assert!(!entry.drop_early(), "somebody is arming it");
+        assert_eq!(entry.notify(consumer(2), 0, 200), Notify::Effect(NotifyEffect::Early));
+        let (word, end) = entry.finish_arming(&Terms { weight: 7, ..terms(None).consumers(3) }, "payload", 50, 200);
+        assert_eq!((word, end), (Word::new(Phase::Leased, 120, 2, 3, 0), None));
+        assert_eq!((entry.load(), entry.stamp(), entry.weight()), (word, 50, 7));
+        assert_eq!((entry.waits_for(), entry.counted()), (Some(consumer(2)), vec![consumer(1), consumer(2)]));
+        assert!(matches!(entry.notify(consumer(2), 0, 200), Notify::Duplicate(_)));
+        assert!(matches!(entry.notify(consumer(3), 0, 200), Notify::Effect(NotifyEffect::Ended(_))));
+        // SAFETY: the notification above ended the lease, with no transfer in flight.
+        assert_eq!(unsafe { entry.take_payload() }, Some("payload"));
+    }
+
+    #[test]
+    fn an_early_entry_is_dropped_once_and_is_then_gone_for_all() {
+        let entry = LeaseEntry::<()>::early(70);
+        entry.notify(consumer(1), 0, 200);
+        assert_eq!(entry.sweep(69, false, 200), SweepEffect::NotBefore(70));
+        assert!(entry.drop_early() && !entry.drop_early());
+        assert_eq!(entry.arm(), ArmEffect::Gone);
+        assert_eq!(entry.notify(consumer(1), 0, 200), Notify::Effect(NotifyEffect::Gone));
+        assert_eq!(entry.notify(consumer(2), 0, 200), Notify::Effect(NotifyEffect::Gone));
+        assert_eq!(entry.abort(200), AbortEffect::Gone);
+        assert_eq!(entry.sweep(0, false, 200), SweepEffect::Remove { tombstone: false });
+    }
+
+    #[test]
+    fn of_threads_that_end_a_lease_one_has_the_payload() {
+        for _ in 0..if cfg!(miri) { 3 } else { 2_000 } {
+            // A box, so that a payload taken twice, or not after its write, is seen by the tools, too.
+            let lease = LeaseEntry::<Box<u32>>::early(1_000);
+            let taken = AtomicUsize::new(0);
+            let take = || {
+                // SAFETY: each caller has just been told that the payload is its own.
+                let payload = unsafe { lease.take_payload() };
+                assert_eq!(payload.as_deref(), Some(&1));
+                assert_eq!(taken.fetch_add(1, Ordering::Relaxed), 0);
+            };
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    assert_eq!(lease.arm(), ArmEffect::Armed);
+                    let armed = lease.finish_arming(&terms(None).consumers(2), Box::new(1), 0, 200);
+                    if armed.1.is_some_and(|end| end.released) {
+                        take();
+                    }
+                });
+                for n in 1..=2 {
+                    let (lease, take) = (&lease, &take);
+                    s.spawn(move || {
+                        if lease.begin_transfer() == BeginEffect::Begun
+                            && matches!(lease.end_transfer(true, 200), EndEffect::Release(..))
+                        {
+                            take();
+                        }
+                        if let Notify::Effect(NotifyEffect::Ended(End { released: true, .. })) =
+                            lease.notify(consumer(n), 0, 200)
+                        {
+                            take();
+                        }
+                    });
+                }
+                if let SweepEffect::Ended(End { released: true, .. }, _) = lease.sweep(120, false, 200) {
+                    take();
+                }
+            });
+            if lease.load().is_live() {
+                assert!(matches!(lease.abort(200), AbortEffect::Ended(_)));
+                take();
+            }
+            assert_eq!(taken.load(Ordering::Relaxed), 1);
         }
     }
 }

@@ -134,13 +134,13 @@ impl Indexes {
 
     /// Makes the successor current. Called once for each index, by the thread that moved its last bucket.
     fn promote(&self, index: &Index, guard: &Guard) {
-        let old = std::ptr::from_ref(index).cast_mut();
+        let seen = std::ptr::from_ref(index).cast_mut();
         // Release: pairs with `current`. It cannot fail: only the promoter of the current index changes it.
-        let promoted =
-            self.current.compare_exchange(old, index.next_ptr(), Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        debug_assert!(promoted);
-        if promoted {
+        let promoted = self.current.compare_exchange(seen, index.next_ptr(), Ordering::AcqRel, Ordering::Relaxed);
+        debug_assert!(promoted.is_ok());
+        if let Ok(old) = promoted {
             index.fate.retire();
+            // The pointer as it was stored: one made from the reference could not be freed through.
             let old = Retired(old);
             guard.defer(move || {
                 let Retired(old) = { old };
@@ -266,6 +266,64 @@ impl Drop for Indexes {
             // borrows the map any more.
             let index = unsafe { Box::from_raw(at) };
             at = index.next_ptr();
+        }
+    }
+}
+
+#[cfg(all(test, not(any(kvlease_loom, kvlease_shuttle))))]
+mod tests {
+    use super::*;
+    use crate::reclaim::pin;
+
+    fn place(index: &Index, reference: Ref) {
+        assert!(matches!(index.place(reference, |_, _| None::<()>, |_| false), Placed::Done { .. }));
+    }
+
+    /// The valid places of the one bucket, level by level.
+    fn valid(index: &Index) -> Vec<usize> {
+        let mut counts = Vec::new();
+        let mut level = Some(index.bucket(0));
+        while let Some(bucket) = level {
+            counts.push(bucket.load().valid().count());
+            level = bucket.next_level();
+        }
+        counts
+    }
+
+    #[test]
+    fn what_is_unlinked_is_gone_from_every_level_and_every_index() {
+        let (indexes, guard) = (Indexes::new(1), pin());
+        let refs: Vec<Ref> = (0..40).map(|slot| Ref::new(0, 1, slot)).collect();
+        refs.iter().for_each(|reference| place(indexes.current(&guard), *reference));
+        assert!(valid(indexes.current(&guard)).len() > 2);
+        // Copies in the next index, as in the middle of a move.
+        indexes.current(&guard).set_next(Index::new(1));
+        let next = indexes.current(&guard).next().unwrap();
+        refs.iter().for_each(|reference| place(next, *reference));
+        refs.iter().for_each(|reference| indexes.unlink(*reference, &guard));
+        assert_eq!(valid(indexes.current(&guard)).iter().sum::<usize>(), 0);
+        assert_eq!(valid(next).iter().sum::<usize>(), 0);
+    }
+
+    #[test]
+    fn only_the_current_index_gets_a_successor() {
+        let (indexes, guard) = (Indexes::new(1), pin());
+        indexes.consider_growth(indexes.current(&guard), 1_000, &guard);
+        let next = indexes.current(&guard).next().unwrap();
+        indexes.consider_growth(next, 1_000, &guard);
+        assert!(next.next().is_none());
+    }
+
+    #[test]
+    fn a_move_takes_everything_along_and_is_done_once() {
+        let (indexes, guard) = (Indexes::new(1), pin());
+        let refs: Vec<Ref> = (0..40).map(|slot| Ref::new(slot << 4, 1, slot)).collect();
+        refs.iter().for_each(|reference| place(indexes.current(&guard), *reference));
+        indexes.consider_growth(indexes.current(&guard), 1_000, &guard);
+        for _ in 0..2 {
+            let newest = indexes.newest(0, &|_| true, &guard);
+            assert!(std::ptr::eq(newest, indexes.current(&guard)), "one bucket was all there was to move");
+            assert_eq!(valid(newest).iter().sum::<usize>(), 40);
         }
     }
 }

@@ -540,4 +540,47 @@ mod tests {
         }
         assert_eq!(index.levels(), levels);
     }
+
+    /// Of the places of a bucket, how many are not empty.
+    fn taken(index: &Index) -> usize {
+        let header = index.bucket(0).load().0;
+        (0..PLACES).filter(|place| header >> (2 * place) & 3 != 0).count()
+    }
+
+    #[test]
+    fn an_insert_that_loses_gives_its_place_back() {
+        let index = Index::new(1);
+        // Another one becomes valid between the first look and the exchange; the second look finds it.
+        let mut looks = 0;
+        let placed = index.place(
+            Ref::new(0, 1, 1),
+            |_, _| {
+                looks += 1;
+                if looks == 1 {
+                    let rival = index.place(Ref::new(0, 1, 2), |_, _| None::<()>, |_| false);
+                    assert!(matches!(rival, Placed::Done { .. }));
+                }
+                (looks > 1).then_some("rival")
+            },
+            |_| false,
+        );
+        assert!(matches!(placed, Placed::Found("rival")));
+        assert_eq!(taken(&index), 1);
+        // And one that holds a place by then: what it has reserved is empty again.
+        let seen = index.bucket(0).load();
+        index.bucket(0).reserve(seen, 1, Ref::new(0, 1, 3)).unwrap();
+        assert_eq!(taken(&index), 2);
+        index.bucket(0).unreserve(1);
+        assert_eq!(taken(&index), 1);
+    }
+
+    #[test]
+    fn a_frozen_bucket_admits_nobody_and_loses_nobody() {
+        let index = Index::new(1);
+        assert!(matches!(index.place(Ref::new(0, 1, 1), |_, _| None::<()>, |_| false), Placed::Done { .. }));
+        index.bucket(0).freeze();
+        assert!(matches!(index.place(Ref::new(0, 1, 2), |_, _| None::<()>, |_| false), Placed::Frozen));
+        assert_eq!(taken(&index), 1);
+        assert_eq!(index.bucket(0).reference(0), Ref::new(0, 1, 1));
+    }
 }

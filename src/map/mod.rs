@@ -46,7 +46,8 @@
 //!
 //! **Memory ordering.** What happens before an insert or a replacement in its thread is visible to
 //! whoever observes the entry or the value. What happens before a removal is visible to the destructors
-//! of key and value. Each atomic access in the source names its partner.
+//! of key and value. [`docs::orderings`](crate::docs::orderings)
+//! lists every atomic access and its partner.
 //!
 //! **Memory.** Keys and values lie in pooled slots that never move. Once warm, neither insert nor removal
 //! allocates, but for one small bookkeeping node of the epoch collector in 64 removals. A removed key
@@ -55,7 +56,9 @@
 //! them back; [`CasMap::slots`] shows by how much. **Slots and index never shrink** while the map lives.
 //!
 //! **Panics.** None of its own. If `Hash`, `Eq` or a closure of the caller panics, the map stays whole; at
-//! most one slot is not used again. A panic in a destructor of a key or value may leak up to 63 others.
+//! most one slot is not used again. If the destructor of a key or value panics, the others are dropped all
+//! the same. The panic comes out of whatever call happens to collect, on any map and thread of the
+//! process, so destructors had better not.
 //!
 //! **Hashing.** The default hasher is keyed at random per map, since the keys of a server are chosen by
 //! its clients.
@@ -84,10 +87,10 @@ use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
 /// The default hasher: [`foldhash`]'s, with a random key per map.
-#[cfg(not(kvlease_loom))]
+#[cfg(not(any(kvlease_loom, kvlease_shuttle)))]
 pub type RandomState = foldhash::fast::RandomState;
-/// Under loom each execution of a model must hash alike.
-#[cfg(kvlease_loom)]
+/// In a model each execution must hash alike.
+#[cfg(any(kvlease_loom, kvlease_shuttle))]
 pub type RandomState = foldhash::fast::FixedState;
 
 /// A lock-free hash map with compare-and-remove. See the [module](self) for guarantees and an example.
@@ -269,7 +272,7 @@ impl<K, V, S> CasMap<K, V, S> {
 
     /// An empty map with this hasher whose index has room for `capacity` entries without growing.
     pub fn with_capacity_and_hasher(capacity: usize, hasher: S) -> Self {
-        let least = if cfg!(kvlease_loom) { 1 } else { 8 };
+        let least = if cfg!(any(kvlease_loom, kvlease_shuttle)) { 1 } else { 8 };
         CasMap {
             indexes: Indexes::new((capacity / 2).max(least)),
             slots: SlotPool::new(),
@@ -432,11 +435,11 @@ where
             }
             let slot = self.slots.get(reference.slot())?;
             let meta = slot.load_meta();
-            // SAFETY (of `key`): live, in the generation that was seen, under the guard of our caller.
-            if meta.state() == State::Live
-                && reference.is_of(meta.generation())
-                && key.equivalent(unsafe { slot.key() })
-            {
+            if meta.state() != State::Live || !reference.is_of(meta.generation()) {
+                continue;
+            }
+            // SAFETY: live, in the generation that was seen, under the guard of our caller.
+            if key.equivalent(unsafe { slot.key() }) {
                 return self.entry(slot, meta, reference.slot());
             }
         }
@@ -461,8 +464,11 @@ where
                 slot.publish(meta);
                 meta = slot.load_meta();
             }
-            // SAFETY (of `key`): live, in the generation that was seen, under the guard of our caller.
-            if meta.state() == State::Live && reference.is_of(meta.generation()) && key.eq(unsafe { slot.key() }) {
+            if meta.state() != State::Live || !reference.is_of(meta.generation()) {
+                continue;
+            }
+            // SAFETY: live, in the generation that was seen, under the guard of our caller.
+            if key.eq(unsafe { slot.key() }) {
                 return self.entry(slot, meta, reference.slot());
             }
         }

@@ -35,7 +35,8 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// How many dead slots are handed to the collector in one closure.
-const LIMBO_BATCH: u32 = if cfg!(kvlease_loom) { 1 } else { 64 };
+/// Fewer where a small program has to reach the reuse of slots.
+const LIMBO_BATCH: u32 = if cfg!(any(kvlease_loom, kvlease_shuttle, miri)) { 1 } else { 64 };
 
 /// What a slot is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -199,6 +200,16 @@ impl<K, V> Slot<K, V> {
     }
 }
 
+/// How far a loop over destructors has got: should one of them panic, the closure goes on behind it.
+/// Forgotten when the loop is over.
+struct OnUnwind<F: Fn(u32)>(u32, F);
+
+impl<F: Fn(u32)> Drop for OnUnwind<F> {
+    fn drop(&mut self) {
+        (self.1)(self.0);
+    }
+}
+
 /// All slots of one map. Shared between the map and the closures that it has deferred.
 pub(super) struct SlotPool<K, V> {
     slots: Segments<Slot<K, V>>,
@@ -330,17 +341,28 @@ impl<K, V> SlotPool<K, V> {
 
     /// Drops every key and value, those in limbo too.
     pub(super) fn drop_all(&self) {
-        for slot in (0..self.len()).filter_map(|index| self.slots.get(index)) {
-            self.drop_held(slot, HAS_KEY | HAS_VALUE);
+        self.drop_from(0);
+    }
+
+    fn drop_from(&self, first: u32) {
+        let mut rest = OnUnwind(first, |next| self.drop_from(next));
+        while rest.0 < self.len() {
+            let index = rest.0;
+            rest.0 += 1;
+            if let Some(slot) = self.slots.get(index) {
+                self.drop_held(slot, HAS_KEY | HAS_VALUE);
+            }
         }
+        std::mem::forget(rest);
     }
 
     /// After the grace period: drops what the chain of slots holds and puts them into the pool.
-    fn reclaim(&self, mut chain: u32) {
-        while let Some(slot) = chain.checked_sub(1).and_then(|index| self.slots.get(index)) {
-            let index = chain - 1;
+    fn reclaim(&self, chain: u32) {
+        let mut rest = OnUnwind(chain, |chain| self.reclaim(chain));
+        while let Some(slot) = rest.0.checked_sub(1).and_then(|index| self.slots.get(index)) {
+            let index = rest.0 - 1;
             // Relaxed: the closure that calls us was handed over with the chain in it.
-            chain = slot.link.load(Ordering::Relaxed);
+            rest.0 = slot.link.load(Ordering::Relaxed);
             // Relaxed: nobody changes it after its death.
             let meta = Meta(slot.meta.load(Ordering::Relaxed));
             let value_slot = meta.value_slot();
@@ -364,6 +386,7 @@ impl<K, V> SlotPool<K, V> {
                 }
             }
         }
+        std::mem::forget(rest);
     }
 
     fn push_free(&self, index: u32, slot: &Slot<K, V>) {

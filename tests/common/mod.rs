@@ -3,8 +3,10 @@
 
 use kvlease::{Config, ConsumerId, Notified, Release, SendTracker, Stats, Terms, Timestamp, Tracked};
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 pub type Tracker = SendTracker<Payload>;
@@ -168,4 +170,82 @@ pub fn drain<P: Send + 'static>(tracker: &SendTracker<P>, mut now: Timestamp) ->
         assert!(tracker.next_deadline().is_none_or(|next| next > now), "a sweep at {now:?} left something due");
     }
     (released, now)
+}
+
+/// A place where two threads meet, as closely as they can; neither waits for one that has gone.
+#[derive(Default)]
+struct Meeting {
+    arrived: AtomicUsize,
+    closed: AtomicBool,
+}
+
+impl Meeting {
+    /// True when both are here.
+    fn wait(&self) -> bool {
+        let both = self.arrived.fetch_add(1, Ordering::AcqRel) / 2 * 2 + 2;
+        for spins in 1_u32.. {
+            if self.arrived.load(Ordering::Acquire) >= both {
+                return true;
+            }
+            if self.closed.load(Ordering::Acquire) {
+                return false;
+            }
+            if spins % 64 == 0 { thread::yield_now() } else { spin_loop() }
+        }
+        unreachable!()
+    }
+}
+
+/// Closes the meeting when its thread has finished or panics.
+struct Leave<'a>(&'a Meeting);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.closed.store(true, Ordering::Release);
+    }
+}
+
+/// Makes two calls at the same moment, again and again: `setup`, then `a` on another thread and `b` on
+/// this one, then `check` of what they gave.
+pub fn race<A: Send, B>(
+    rounds: usize,
+    mut setup: impl FnMut(usize),
+    a: impl Fn(usize) -> A + Send,
+    mut b: impl FnMut(usize) -> B,
+    mut check: impl FnMut(usize, A, B),
+) {
+    let meeting = Meeting::default();
+    let answer = Mutex::new(None);
+    // Neither is always the first.
+    let dither = |n: usize| (0..n % 61).for_each(|_| spin_loop());
+    thread::scope(|s| {
+        let (meeting, answer) = (&meeting, &answer);
+        s.spawn(move || {
+            let _leave = Leave(meeting);
+            for round in 0..rounds {
+                if !meeting.wait() {
+                    return;
+                }
+                dither(round * 7);
+                *answer.lock().unwrap() = Some(a(round));
+                if !meeting.wait() {
+                    return;
+                }
+            }
+        });
+        let _leave = Leave(meeting);
+        for round in 0..rounds {
+            setup(round);
+            if !meeting.wait() {
+                return;
+            }
+            dither(round * 11);
+            let b = b(round);
+            if !meeting.wait() {
+                return;
+            }
+            let a = answer.lock().unwrap().take().unwrap();
+            check(round, a, b);
+        }
+    });
 }

@@ -1,0 +1,4 @@
+//! Longer texts beside the reference.
+
+#[doc = include_str!("orderings.md")]
+pub mod orderings {}
