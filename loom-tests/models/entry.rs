@@ -114,6 +114,8 @@ fn spec_end(spec: &Spec) -> String {
 pub(super) struct Scene {
     entry: LeaseEntry<Owned<u32>>,
     scripts: &'static [&'static [Op]],
+    /// Each role has a transfer to end from the start.
+    begun: bool,
     /// What consumer n reads; what the transfers read, at 0.
     blocks: [Owned<()>; 4],
     /// Written by whoever is released to.
@@ -137,7 +139,7 @@ impl Scene {
     }
 
     fn play(&'static self, role: usize) -> Vec<String> {
-        let mut mine = false;
+        let mut mine = self.begun;
         let consumer = |n| ConsumerId::new(n).unwrap();
         let mut answers = Vec::new();
         for op in self.scripts[role] {
@@ -208,12 +210,17 @@ fn told<E: Debug>(effect: E, released: impl Fn(&E) -> bool) -> (String, bool) {
     (format!("{effect:?}"), released(&effect))
 }
 
+/// Whether transfers are in flight from the start.
+fn begun(word: Word) -> bool {
+    word.is_live() && word.transfers() > 0
+}
+
 const ROLES: [Role<Scene, Vec<String>>; 4] = [|s| s.play(0), |s| s.play(1), |s| s.play(2), |s| s.play(3)];
 
 /// Plays the scripts on an entry that is leased until 10 for `expected` consumers (0: not known), or early.
 pub(super) fn play(model: Model, word: Word, scripts: &'static [&'static [Op]], atomic: bool) {
     let model = match atomic {
-        true => model.expect(outcomes((word.0, vec![false; scripts.len()], 0), scripts, spec_step, spec_end)),
+        true => model.expect(outcomes((word.0, vec![begun(word); scripts.len()], 0), scripts, spec_step, spec_end)),
         false => model,
     };
     model.run(
@@ -224,6 +231,7 @@ pub(super) fn play(model: Model, word: Word, scripts: &'static [&'static [Op]], 
                 word => LeaseEntry::new(word, &terms(ConsumerId::new(1)), 0, Some(Owned::new(1))),
             },
             scripts,
+            begun: begun(word),
             blocks: std::array::from_fn(|_| Owned::new(())),
             releases: UnsafeCell::new(0),
         },

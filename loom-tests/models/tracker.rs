@@ -347,9 +347,9 @@ fn early_notify_kept_and_track() {
     }
     play(Model::new("tracker: second early notify ‖ track", "I1 I2 I4"), scene, &[|s| s.notify(2), |s| s.track(1, 2)]);
     play(
-        Model::new("tracker: second early notify ‖ track ‖ sweep of the early", "I1 I2 I4").bound(2),
+        Model::new("tracker: track ‖ sweep of what came early", "I1 I3 I4").bound(3),
         scene,
-        &[|s| s.notify(2), |s| s.track(1, 2), |s| s.sweep(55)],
+        &[|s| s.track(1, 2), |s| s.sweep(55)],
     );
 }
 
@@ -440,7 +440,7 @@ fn duplicates() {
         &[|s| s.notify(1), |s| s.notify(1)],
     );
     play(
-        Model::new("tracker: duplicate ‖ duplicate ‖ notify (last)", "I1 I5 I6"),
+        Model::new("tracker: duplicate ‖ duplicate ‖ notify (last)", "I1 I5 I6").bound(3),
         // Who repeats a message has not said when it read again.
         || Scene::leased(2, &[2]),
         &[|s| s.notify(1), |s| s.notify(1), |s| s.notify(2)],

@@ -3,7 +3,7 @@
 use super::entry::Op::*;
 use super::entry::play;
 use super::harness::Model;
-use crate::lease::word::Word;
+use crate::lease::word::{Phase, Word};
 
 #[test]
 fn ends() {
@@ -46,9 +46,9 @@ fn renewals() {
 #[test]
 fn transfers() {
     play(
-        Model::new("word: transfer ‖ transfer ‖ sweep", "I1 I9 I11"),
-        Word::leased(10, 1),
-        &[&[Begin, End(true)], &[Begin, End(true)], &[Sweep(10)]],
+        Model::new("word: end of transfer ‖ end of transfer, left ‖ sweep", "I1 I9 I11"),
+        Word::new(Phase::Leased, 10, 0, 1, 2),
+        &[&[End(true)], &[End(false)], &[Sweep(10)]],
         true,
     );
 }
