@@ -6,7 +6,8 @@
 use std::ops::{Add, Sub};
 use std::time::{Duration, Instant};
 
-/// A point on the tracker's time line: whole milliseconds since the epoch of its [`Clock`].
+/// A point on the tracker's time line: whole milliseconds since the epoch of its [`Clock`], which is not
+/// the Unix epoch (a deadline must be within 8.7 years of it, see [`MAX_DEADLINE`](Self::MAX_DEADLINE)).
 ///
 /// ```
 /// use kvlease::Timestamp;

@@ -92,6 +92,12 @@ pub struct Completion<'a> {
     /// The request; never empty. How long it may be is for the tracker to say.
     pub id: &'a str,
     /// How many distinct consumers will send this message for it; at least 1.
+    ///
+    /// Not every version of every connector means that by it: some send the size of the decode side, of which
+    /// this producer is to expect its own share. Convert it before it goes to
+    /// [`notify_expecting`](crate::SendTracker::notify_expecting), or use
+    /// [`notify`](crate::SendTracker::notify) and tell the count at `track`; a count that is too high leaves
+    /// each lease to its deadline.
     pub expected: u32,
 }
 

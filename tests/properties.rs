@@ -42,10 +42,20 @@ struct Lease {
     expected: Option<u32>,
     seen: BTreeSet<u32>,
     waits_for: Option<u32>,
+    named: bool,
     transfers: u32,
     overdue: bool,
     /// Decided, but a transfer or a dropped guard holds the release up.
     outcome: Option<Outcome>,
+}
+
+impl Lease {
+    /// The latest one heard of is the one it waits for, unless one was named.
+    fn hear(&mut self, by: Option<u32>) {
+        if !self.named {
+            self.waits_for = by.or(self.waits_for);
+        }
+    }
 }
 
 /// An ended lease that is remembered.
@@ -111,9 +121,9 @@ impl Model {
     }
 
     /// Where what comes before `track` is kept, if it may be.
-    fn early(&mut self, id: &'static str, now: Timestamp) -> Option<&mut Early> {
+    fn early(&mut self, id: &'static str, room: usize, now: Timestamp) -> Option<&mut Early> {
         if !self.early.contains_key(id) {
-            if self.shut_down || self.early.len() >= self.config.early_capacity {
+            if self.shut_down || self.early.len() >= room {
                 return None;
             }
             self.early.insert(id, Early { dropped_at: now + self.config.early_ttl, ..Early::default() });
@@ -185,6 +195,7 @@ impl Model {
             expected: t.expected.or(early.expected),
             seen: early.seen,
             waits_for: t.waits_for.or(early.waits_for),
+            named: t.waits_for.is_some(),
             transfers: 0,
             overdue: false,
             outcome: None,
@@ -214,10 +225,10 @@ impl Model {
             return Notified::Late(outcome);
         }
         let Some(lease) = self.live_lease(id) else {
-            let Some(early) = self.early(id, now) else { return Notified::Unknown };
+            let Some(early) = self.early(id, self.config.early_capacity, now) else { return Notified::Unknown };
             if early.seen.insert(by) {
                 early.expected = early.expected.or(claimed);
-                early.waits_for = early.waits_for.or(Some(by));
+                early.waits_for = Some(by);
                 let seen = early.seen.len() as u32;
                 return match (claimed, early.expected) {
                     (Some(claimed), Some(stands)) if claimed != stands => {
@@ -237,7 +248,7 @@ impl Model {
             return answer;
         }
         let seen = lease.seen.len() as u32;
-        lease.waits_for = lease.waits_for.or(Some(by));
+        lease.hear(Some(by));
         lease.expected = lease.expected.or(claimed);
         let expected = lease.expected;
         let ended = expected.is_some_and(|n| seen >= n).then(|| self.end(id, Completed, now));
@@ -258,7 +269,7 @@ impl Model {
             return ExpectedSet::Late(outcome);
         }
         let Some(lease) = self.live_lease(id) else {
-            let Some(early) = self.early(id, now) else { return ExpectedSet::Unknown };
+            let Some(early) = self.early(id, self.config.early_capacity, now) else { return ExpectedSet::Unknown };
             return match *early.expected.get_or_insert(n) {
                 stands if stands != n => ExpectedSet::Conflict { stands },
                 _ => ExpectedSet::Early,
@@ -280,12 +291,13 @@ impl Model {
             return Renewed::Late(outcome);
         }
         let Some(lease) = self.live_lease(id) else {
-            let Some(early) = self.early(id, now) else { return Renewed::Unknown };
+            let room = self.config.early_capacity.div_ceil(2);
+            let Some(early) = self.early(id, room, now) else { return Renewed::Unknown };
             early.deadline = early.deadline.max(deadline);
-            early.waits_for = early.waits_for.or(by);
+            early.waits_for = by.or(early.waits_for);
             return Renewed::Early;
         };
-        lease.waits_for = lease.waits_for.or(by);
+        lease.hear(by);
         if deadline <= lease.deadline {
             return Renewed::Unchanged { deadline: lease.deadline };
         }
@@ -302,7 +314,7 @@ impl Model {
         if self.live_lease(id).is_some() {
             return Aborted::Ended(self.end(id, AbortedOutcome, now));
         }
-        match self.early(id, now) {
+        match self.early(id, self.config.early_capacity, now) {
             Some(early) => {
                 early.aborted = true;
                 Aborted::Early

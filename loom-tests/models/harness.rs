@@ -39,7 +39,6 @@ pub(crate) struct Model {
     name: &'static str,
     invariants: &'static str,
     bound: Option<usize>,
-    weak_bound: Option<usize>,
     reuse: bool,
     expected: Option<BTreeSet<String>>,
 }
@@ -47,26 +46,12 @@ pub(crate) struct Model {
 impl Model {
     /// A model that checks these of the crate's invariants (I1 to I11), or of the map's promises.
     pub(crate) fn new(name: &'static str, invariants: &'static str) -> Self {
-        Model {
-            name,
-            invariants,
-            bound: None,
-            weak_bound: None,
-            reuse: false,
-            expected: None,
-        }
+        Model { name, invariants, bound: None, reuse: false, expected: None }
     }
 
-    /// With at most this many preemptions, in both passes.
+    /// With at most this many preemptions; the weak pass, which has more to explore, with one less.
     pub(crate) fn bound(mut self, preemptions: usize) -> Self {
         self.bound = Some(preemptions);
-        self.weak_bound = Some(preemptions);
-        self
-    }
-
-    /// The weak pass with at most this many preemptions.
-    pub(crate) fn weak_bound(mut self, preemptions: usize) -> Self {
-        self.weak_bound = Some(preemptions);
         self
     }
 
@@ -111,7 +96,7 @@ impl Model {
         finish: fn(&'static S, Vec<R>) -> String,
     ) -> BTreeSet<String> {
         let start = Instant::now();
-        let bound = if pass == Pass::Dense { self.bound } else { self.weak_bound };
+        let bound = self.bound.map(|bound| if pass == Pass::Dense { bound } else { bound - 1 });
         let mut executions = 0;
         let mut outcomes = BTreeSet::new();
         // In the weak pass each role is once the first, once the last, and so on.
@@ -138,15 +123,7 @@ impl Model {
         outcomes
     }
 
-    fn record(
-        &self,
-        pass: Pass,
-        threads: usize,
-        bound: Option<usize>,
-        executions: u64,
-        outcomes: usize,
-        seconds: f64,
-    ) {
+    fn record(&self, pass: Pass, threads: usize, bound: Option<usize>, executions: u64, outcomes: usize, seconds: f64) {
         let mut line = String::new();
         let bound = bound.map_or("none".into(), |n| n.to_string());
         let pass = format!("{pass:?}").to_lowercase();
@@ -157,7 +134,8 @@ impl Model {
             self.name, self.invariants
         );
         println!("{line}");
-        let file = format!("{}{reuse}.{pass}", self.name).replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "_");
+        let file =
+            format!("{}{reuse}.{pass}", self.name).replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "_");
         let records = records();
         std::fs::create_dir_all(&records).unwrap();
         std::fs::write(records.join(file), line).unwrap();

@@ -27,7 +27,9 @@ fn the_readme_is_up_to_date() {
     }
     let committed = std::fs::read_to_string(&readme).unwrap();
     let without_seconds = |text: &str| -> Vec<String> {
-        text.lines().map(|line| if line.starts_with('|') { line.rsplitn(3, '|').nth(2).unwrap().into() } else { line.into() }).collect()
+        text.lines()
+            .map(|line| if line.starts_with('|') { line.rsplitn(3, '|').nth(2).unwrap().into() } else { line.into() })
+            .collect()
     };
     let (made, committed) = (without_seconds(&made), without_seconds(&committed));
     let stale: Vec<_> = committed.iter().filter(|line| !made.contains(line)).collect();

@@ -331,7 +331,7 @@ fn renew_and_sweep() {
 #[test]
 fn early_notify_and_track() {
     play(
-        Model::new("tracker: early notify ‖ track", "I1 I2 I4").bound(5),
+        Model::new("tracker: early notify ‖ track", "I1 I2 I4").bound(4),
         || Scene::new(&[1]),
         &[|s| s.notify(1), |s| s.track(1, 1)],
     );
@@ -345,13 +345,9 @@ fn early_notify_kept_and_track() {
         assert_eq!(scene.notify(1).text, "Early");
         scene
     }
+    play(Model::new("tracker: second early notify ‖ track", "I1 I2 I4"), scene, &[|s| s.notify(2), |s| s.track(1, 2)]);
     play(
-        Model::new("tracker: second early notify ‖ track", "I1 I2 I4"),
-        scene,
-        &[|s| s.notify(2), |s| s.track(1, 2)],
-    );
-    play(
-        Model::new("tracker: second early notify ‖ track ‖ sweep of the early", "I1 I2 I4").bound(3),
+        Model::new("tracker: second early notify ‖ track ‖ sweep of the early", "I1 I2 I4").bound(2),
         scene,
         &[|s| s.notify(2), |s| s.track(1, 2), |s| s.sweep(55)],
     );
@@ -360,7 +356,7 @@ fn early_notify_kept_and_track() {
 #[test]
 fn early_abort_and_track() {
     play(
-        Model::new("tracker: early abort ‖ track", "I1 I4 I9").bound(5),
+        Model::new("tracker: early abort ‖ track", "I1 I4 I9").bound(4),
         || Scene::new(&[1]),
         &[|s| s.abort(), |s| s.track(1, 1)],
     );
@@ -395,7 +391,7 @@ fn close_second(scene: &'static Scene, mut answers: Vec<Answer>) -> String {
 #[test]
 fn track_again_and_late_notify() {
     // Counted for the second life, or late for the first: never both, never lost.
-    Model::new("tracker: track again ‖ late notify of the old life", "I1 I5 I9").bound(5).run(
+    Model::new("tracker: track again ‖ late notify of the old life", "I1 I5 I9").bound(4).run(
         ended,
         &[|s| s.track(2, 1), |s| s.notify(1)],
         close_second,
@@ -458,11 +454,7 @@ fn set_expected_and_notify() {
         assert_eq!(scene.track_until(1, None, 10).text, "leased");
         scene
     }
-    play(
-        Model::new("tracker: set_expected ‖ notify", "I1 I2 I6"),
-        scene,
-        &[|s| s.set_expected(1), |s| s.notify(1)],
-    );
+    play(Model::new("tracker: set_expected ‖ notify", "I1 I2 I6"), scene, &[|s| s.set_expected(1), |s| s.notify(1)]);
     play(
         Model::new("tracker: set_expected ‖ notify ‖ sweep", "I1 I2 I6"),
         scene,
@@ -472,11 +464,7 @@ fn set_expected_and_notify() {
 
 #[test]
 fn two_sweeps() {
-    play(
-        Model::new("tracker: sweep ‖ sweep", "I1 I3"),
-        || Scene::leased(1, &[1]),
-        &[|s| s.sweep(10), |s| s.sweep(10)],
-    );
+    play(Model::new("tracker: sweep ‖ sweep", "I1 I3"), || Scene::leased(1, &[1]), &[|s| s.sweep(10), |s| s.sweep(10)]);
 }
 
 #[test]
@@ -518,7 +506,7 @@ fn shutdown_notify_track() {
 #[test]
 fn shutdown_notify_track_of_three() {
     play(
-        Model::new("tracker: shutdown ‖ notify ‖ track", "I1 I4 I10").bound(3),
+        Model::new("tracker: shutdown ‖ notify ‖ track", "I1 I4 I10").bound(2),
         || Scene::new(&[1]),
         &[|s| s.shutdown(), |s| s.notify(1), |s| s.track(1, 1)],
     );

@@ -18,7 +18,7 @@ pub(crate) struct LeaseEntry<P> {
     /// creation and by the one `track` that arms it.
     stamp: AtomicU64,
     weight: AtomicU32,
-    /// A consumer of the decode engine that it waits for, or 0.
+    /// A consumer of the decode engine that it waits for, or 0; with [`NAMED`] if `track` was told.
     waits_for: AtomicU32,
     consumers: ConsumerSet,
     payload: UnsafeCell<Option<P>>,
@@ -27,6 +27,9 @@ pub(crate) struct LeaseEntry<P> {
 // SAFETY: the payload is written by one thread before it publishes the lease, and taken by one thread, as
 // said at the head of the module; nobody else looks at it. So sharing an entry at most sends a payload.
 unsafe impl<P: Send> Sync for LeaseEntry<P> {}
+
+/// In `waits_for`: named by `track`, and so not to be learned.
+const NAMED: u32 = 1 << 31;
 
 /// What became of a notification at this entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +47,7 @@ impl<P> LeaseEntry<P> {
             word: AtomicU64::new(word.0),
             stamp: AtomicU64::new(now),
             weight: AtomicU32::new(terms.weight),
-            waits_for: AtomicU32::new(terms.waits_for.map_or(0, ConsumerId::get)),
+            waits_for: AtomicU32::new(terms.waits_for.map_or(0, |consumer| consumer.get() | NAMED)),
             consumers: ConsumerSet::new(),
             payload: UnsafeCell::new(payload),
         }
@@ -111,13 +114,14 @@ impl<P> LeaseEntry<P> {
         // Ended, or claimed before. The word is read again: it may have ended since, and then what matters
         // is whether the claim was counted.
         let word = self.load();
+        let counted = self.consumers.find(consumer).is_some_and(Place::is_counted);
         match word.outcome() {
             None if word.phase() == Phase::Gone => Notify::Effect(NotifyEffect::Gone),
+            // Claimed a place in a race for the last one, and lost it.
+            None if !counted && word.seen() == MAX_CONSUMERS => Notify::Effect(NotifyEffect::TooMany),
             None => Notify::Duplicate(word.count()),
-            Some(outcome) => match self.consumers.find(consumer) {
-                Some(place) if place.is_counted() => Notify::LateDuplicate(outcome),
-                _ => Notify::Effect(NotifyEffect::Late(outcome)),
-            },
+            Some(outcome) if counted => Notify::LateDuplicate(outcome),
+            Some(outcome) => Notify::Effect(NotifyEffect::Late(outcome)),
         }
     }
 
@@ -183,7 +187,7 @@ impl<P> LeaseEntry<P> {
         self.stamp.store(now, Ordering::Relaxed);
         self.weight.store(terms.weight, Ordering::Relaxed);
         if let Some(consumer) = terms.waits_for {
-            self.waits_for.swap(consumer.get(), Ordering::Relaxed);
+            self.waits_for.swap(consumer.get() | NAMED, Ordering::Relaxed);
         }
         self.apply(|word| {
             let (new, end) = word.finish_arming(terms.deadline.as_millis(), terms.expected, tombstone_until);
@@ -214,15 +218,28 @@ impl<P> LeaseEntry<P> {
 
     pub(crate) fn waits_for(&self) -> Option<ConsumerId> {
         // Relaxed: a consumer learned a moment ago may be missed; its lease then ends by its deadline.
-        ConsumerId::new(self.waits_for.load(Ordering::Relaxed))
+        ConsumerId::new(self.waits_for.load(Ordering::Relaxed) & !NAMED)
     }
 
+    /// The latest one that was heard of is the one it waits for: a request may be given to another engine.
     fn learn(&self, consumer: ConsumerId) {
         // Relaxed, both: a word of its own that says nothing about other memory. The load keeps repeated
-        // heartbeats from writing.
-        if self.waits_for.load(Ordering::Relaxed) == 0 {
-            let _ = self.waits_for.compare_exchange(0, consumer.get(), Ordering::Relaxed, Ordering::Relaxed);
+        // heartbeats from writing. If the exchange fails, a name or another consumer has come in between.
+        let seen = self.waits_for.load(Ordering::Relaxed);
+        if seen & NAMED == 0 && seen != consumer.get() {
+            let _ = self.waits_for.compare_exchange(seen, consumer.get(), Ordering::Relaxed, Ordering::Relaxed);
         }
+    }
+
+    /// Who has been counted.
+    pub(crate) fn counted(&self) -> Vec<ConsumerId> {
+        let mut counted = Vec::new();
+        self.consumers.each(|place| {
+            if place.is_counted() {
+                counted.extend(ConsumerId::new(place.consumer()));
+            }
+        });
+        counted
     }
 }
 
@@ -306,6 +323,17 @@ impl ConsumerSet {
         match self.scan(consumer.get(), false) {
             Scan::Found(place) => Some(place),
             Scan::Claimed(_) | Scan::Absent => None,
+        }
+    }
+
+    fn each(&self, mut look: impl FnMut(&Place)) {
+        self.inline.iter().for_each(&mut look);
+        // Acquire: as in `scan`.
+        let mut next = self.more.load(Ordering::Acquire);
+        // SAFETY: null, or published, never changed, and freed only with the set.
+        while let Some(chunk) = unsafe { next.as_ref() } {
+            chunk.places.iter().for_each(&mut look);
+            next = chunk.more.load(Ordering::Acquire);
         }
     }
 
@@ -476,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_waits_for_the_first_that_is_heard_of() {
+    fn a_lease_waits_for_the_latest_that_was_heard_of_unless_one_was_named() {
         let named = LeaseEntry::new(Word::leased(100, 3), &terms(Some(consumer(9))), 0, Some(()));
         named.notify(consumer(1), 0, 200);
         assert_eq!(named.waits_for(), Some(consumer(9)));
@@ -484,8 +512,9 @@ mod tests {
         let open = LeaseEntry::new(Word::leased(100, 3), &terms(None), 0, Some(()));
         assert_eq!(open.waits_for(), None);
         open.renew(50, Some(consumer(2)), 0);
-        open.notify(consumer(1), 0, 200);
         assert_eq!(open.waits_for(), Some(consumer(2)));
+        open.notify(consumer(1), 0, 200);
+        assert_eq!(open.waits_for(), Some(consumer(1)));
 
         let ended = LeaseEntry::new(Word::leased(100, 3), &terms(None), 0, Some(()));
         ended.abort(200);
@@ -507,7 +536,7 @@ mod tests {
         let (word, end) = entry.finish_arming(&Terms { weight: 7, ..terms(None).consumers(3) }, "payload", 50, 200);
         assert_eq!((word, end), (Word::new(Phase::Leased, 120, 2, 3, 0), None));
         assert_eq!((entry.load(), entry.stamp(), entry.weight()), (word, 50, 7));
-        assert_eq!(entry.waits_for(), Some(consumer(1)));
+        assert_eq!((entry.waits_for(), entry.counted()), (Some(consumer(2)), vec![consumer(1), consumer(2)]));
         assert!(matches!(entry.notify(consumer(2), 0, 200), Notify::Duplicate(_)));
         assert!(matches!(entry.notify(consumer(3), 0, 200), Notify::Effect(NotifyEffect::Ended(_))));
         // SAFETY: the notification above ended the lease, with no transfer in flight.

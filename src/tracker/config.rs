@@ -12,7 +12,7 @@ pub enum ExpiryPolicy {
     /// is answered with `Late(Expired)`, from which the connector can tell it so.
     #[default]
     Release,
-    /// Fail closed: the lease is reported as overdue, once, and kept until its last notification, an
+    /// Fail closed: the lease is reported as overdue, once, and kept, for ever if need be, until its last notification, an
     /// abort, a shutdown, or the death of its decode engine is reported. A renewal past `now` makes it
     /// an ordinary lease again.
     Hold,
@@ -38,10 +38,10 @@ pub struct Config {
     /// `track` at the same moment may overshoot it by one each.
     pub capacity: Option<usize>,
     /// How many ids may be held of which a message came before `track` (default 4,096; 0 keeps none).
-    /// Past it, such a message is answered `Unknown`.
+    /// Past it, such a message is answered `Unknown`. Heartbeats take at most every second place.
     pub early_capacity: usize,
-    /// How long such an id is held (default 5 s). A message that stays longer could be credited to a
-    /// later life of its id.
+    /// How long such an id is held, from its first message to the first sweep past that time (default 5 s).
+    /// A message that stays longer could be credited to a later life of its id.
     pub early_ttl: Duration,
     /// How many ended leases are remembered, so that a late message can be told the outcome: each until as
     /// many more have ended (default 16,384; 0 remembers none).
@@ -109,8 +109,8 @@ impl Terms {
         self
     }
 
-    /// A consumer of the decode engine that this lease waits for. Without it, the first notification
-    /// or heartbeat for the lease names it. See
+    /// A consumer of the decode engine that this lease waits for. Without it, the latest notification or
+    /// heartbeat for the lease tells. See
     /// [`expire_consumers`](crate::SendTracker::expire_consumers).
     pub const fn waits_for(mut self, consumer: ConsumerId) -> Self {
         self.waits_for = Some(consumer);

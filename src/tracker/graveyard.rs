@@ -1,32 +1,44 @@
 //! The ring that bounds the tombstones: the oldest goes first.
 
 use crate::map::Handle;
+use crate::segments::{MAX_INDEX, Segments, ZeroInit};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The handles of the latest tombstones. A place that comes up again gives the one that was there.
+/// The handles of the latest tombstones. A place that comes up again gives the one that was there. Places
+/// take memory from their first use on.
 pub(super) struct Graveyard {
     next: AtomicU64,
-    /// Handle bits + 1, or 0.
-    places: Box<[AtomicU64]>,
+    capacity: u64,
+    places: Segments<Place>,
 }
 
+/// Handle bits + 1, or 0.
+#[derive(Default)]
+struct Place(AtomicU64);
+
+// SAFETY: a zero `AtomicU64` is its default, without drop glue.
+unsafe impl ZeroInit for Place {}
+
 impl Graveyard {
+    /// At most 2³² − 64 places.
     pub(super) fn new(capacity: usize) -> Self {
-        Graveyard { next: AtomicU64::new(0), places: (0..capacity).map(|_| AtomicU64::new(0)).collect() }
+        let capacity = (capacity as u64).min(MAX_INDEX as u64 + 1);
+        Graveyard { next: AtomicU64::new(0), capacity, places: Segments::new() }
     }
 
     /// Puts a tombstone in, and gives the one that has to go for it: itself, if there is no room at all.
     ///
-    /// Wait-free. What comes out may have been removed before, or its id tracked again; its handle then
-    /// finds nothing.
+    /// Wait-free, but for the memory of a place used for the first time. What comes out may have been
+    /// removed before, or its id tracked again; its handle then finds nothing.
     pub(super) fn bury(&self, handle: Handle) -> Option<Handle> {
-        if self.places.is_empty() {
+        if self.capacity == 0 {
             return Some(handle);
         }
         // Relaxed, the counter: only the places must differ, and the exchange below orders the rest.
-        let at = self.next.fetch_add(1, Ordering::Relaxed) as usize % self.places.len();
+        let at = self.next.fetch_add(1, Ordering::Relaxed) % self.capacity;
+        let Some(Place(place)) = self.places.get_or_alloc(at as u32) else { return Some(handle) };
         // Handle bits end below 2^62. AcqRel: whoever takes the handle out sees the entry that it names.
-        let old = self.places[at].swap(handle.to_bits() + 1, Ordering::AcqRel);
+        let old = place.swap(handle.to_bits() + 1, Ordering::AcqRel);
         old.checked_sub(1).map(Handle::from_bits)
     }
 }
@@ -73,7 +85,7 @@ mod tests {
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
         assert_eq!(out.len() as u64, 4 * per_thread - 5);
-        out.extend(ring.places.iter().map(|place| place.load(Ordering::Relaxed) - 1));
+        out.extend((0..5).map(|at| ring.places.get(at).unwrap().0.load(Ordering::Relaxed) - 1));
         let distinct: BTreeSet<u64> = out.iter().copied().collect();
         assert_eq!((distinct.len(), out.len() as u64), (out.len(), 4 * per_thread));
     }

@@ -81,7 +81,7 @@ type LeaseRef<'g, P> = Entry<'g, RequestId, LeaseEntry<P>>;
 /// **Memory ordering.** Whatever a thread did before a call that had an effect on a lease (counted a
 /// notification, ended a transfer) is visible to whoever is given that lease's release.
 ///
-/// **Panics.** None of its own.
+/// **Panics.** None of its own. A payload that is still there when the tracker is dropped is dropped with it.
 ///
 /// ```
 /// use kvlease::{Clock, ConsumerId, Ended, Notified, Outcome, SendTracker, Terms};
@@ -364,8 +364,9 @@ impl<P: Send + 'static> SendTracker<P> {
 
     /// Many notifications, in order; `on` is given each with its result.
     ///
-    /// Faster than one by one: pins once, and looks up sixteen ids at a time. `on` runs under that pin, so
-    /// it should be quick; it may call the tracker.
+    /// Faster than one by one: pins once, and looks up sixteen ids at a time: it takes up to sixteen from the
+    /// iterator before it handles the first, so let that not be one that waits. `on` runs under that pin, so it
+    /// should be quick; it may call the tracker.
     pub fn notify_batch<'a>(
         &self,
         notifications: impl IntoIterator<Item = Notification<'a>>,
@@ -426,7 +427,9 @@ impl<P: Send + 'static> SendTracker<P> {
         };
         let until = self.tombstone_until(now);
         loop {
-            let Some(entry) = self.find_or_stash(id, hash, now, guard) else { return Notified::Unknown };
+            let Some(entry) = self.find_or_stash(id, hash, self.config.early_capacity, now, guard) else {
+                return Notified::Unknown;
+            };
             let effect = match entry.value().notify(consumer, told, until) {
                 Notify::Effect(effect) => effect,
                 Notify::Duplicate(count) => {
@@ -487,7 +490,9 @@ impl<P: Send + 'static> SendTracker<P> {
         let hash = self.map.hash(id);
         let until = self.tombstone_until(now);
         loop {
-            let Some(entry) = self.find_or_stash(id, hash, now, &guard) else { return ExpectedSet::Unknown };
+            let Some(entry) = self.find_or_stash(id, hash, self.config.early_capacity, now, &guard) else {
+                return ExpectedSet::Unknown;
+            };
             return match entry.value().set_expected(expected, until) {
                 ExpectEffect::Set { seen } => ExpectedSet::Set { seen },
                 // SAFETY: the transition was made just now, by this call.
@@ -512,8 +517,8 @@ impl<P: Send + 'static> SendTracker<P> {
     /// Keeps the lease of `id` until `deadline` at least. Never shortens one. O(1): touches nothing but the
     /// lease's word.
     ///
-    /// `by` is the consumer whose heartbeat this is, if that is known: the first one that a lease hears of
-    /// tells which decode engine it waits for.
+    /// `by` is the consumer whose heartbeat this is, if that is known: the latest one that a lease hears of
+    /// tells which decode engine it waits for, unless `track` [named](Terms::waits_for) one.
     pub fn renew(&self, id: &str, deadline: Timestamp, by: Option<ConsumerId>, now: Timestamp) -> Renewed {
         let guard = pin();
         self.renew_hashed(self.map.hash(id), id, deadline, by, now, &guard)
@@ -562,7 +567,10 @@ impl<P: Send + 'static> SendTracker<P> {
             return Renewed::DeadlineOutOfRange;
         }
         loop {
-            let Some(entry) = self.find_or_stash(id, hash, now, guard) else { return Renewed::Unknown };
+            // At most every second place for ids of which only heartbeats have come: a message of thousands of
+            // them must not leave completions without one.
+            let room = self.config.early_capacity.div_ceil(2);
+            let Some(entry) = self.find_or_stash(id, hash, room, now, guard) else { return Renewed::Unknown };
             return match entry.value().renew(deadline.as_millis(), by, now.as_millis()) {
                 RenewEffect::Extended { revived } => {
                     if revived {
@@ -596,7 +604,9 @@ impl<P: Send + 'static> SendTracker<P> {
         let hash = self.map.hash(id);
         let until = self.tombstone_until(now);
         loop {
-            let Some(entry) = self.find_or_stash(id, hash, now, &guard) else { return Aborted::Unknown };
+            let Some(entry) = self.find_or_stash(id, hash, self.config.early_capacity, now, &guard) else {
+                return Aborted::Unknown;
+            };
             return match entry.value().abort(until) {
                 // SAFETY: the transition was made just now, by this call.
                 AbortEffect::Ended(end) => Aborted::Ended(unsafe { self.ended(&entry, end, now, &guard) }),
@@ -743,6 +753,10 @@ impl<P: Send + 'static> SendTracker<P> {
     ///
     /// Never later than that. It is exact, but after very many leases have ended or been renewed it may be
     /// too early, so that a sweep finds nothing and the next answer is better.
+    ///
+    /// Another thread may bring it forward right after: a `track` or an early message, or a dropped
+    /// [`Transfer`] that leaves a release to the next sweep. An engine that sleeps until then should be woken
+    /// by those, or sleep no longer than it wants to wait for such a release.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let guard = pin();
         let mut bound = self.deadlines.bound();
@@ -766,8 +780,8 @@ impl<P: Send + 'static> SendTracker<P> {
     /// A decode engine is dead: ends, as expired, the leases that wait for one of its `consumers`.
     ///
     /// A lease waits for the engine that was [named](Terms::waits_for) when it was tracked, or else for
-    /// that of the first consumer that notified or renewed it. One of which nobody has been heard is left
-    /// to its deadline. Looks at every lease, so it takes time in proportion to the most there ever were.
+    /// that of the latest consumer that notified or renewed it (the latest, since a request may have been
+    /// given to another engine). One of which nobody has been heard is left to its deadline. Looks at every lease, so it takes time in proportion to the most there ever were.
     ///
     /// A lease with a transfer in flight ends now, and is released with the end of that.
     #[must_use = "the payloads are handed out once: free their blocks"]
@@ -828,7 +842,8 @@ impl<P: Send + 'static> SendTracker<P> {
         self.counters.stats(self.tracked_count(), self.early.load(Ordering::Relaxed) as u64)
     }
 
-    /// The `n` live leases that were tracked longest ago, the oldest first.
+    /// The `n` leases that were tracked longest ago, the oldest first, of those whose payload has not been
+    /// handed out.
     ///
     /// For a debug dump: looks at every lease.
     pub fn oldest(&self, n: usize) -> Vec<LeaseInfo> {
@@ -859,20 +874,60 @@ impl<P: Send + 'static> SendTracker<P> {
         oldest.into_sorted_vec().into_iter().map(|by_age| by_age.0).collect()
     }
 
+    /// What is known of one id: a lease that is live, or has ended and is remembered. Says, for example, who
+    /// had notified when a lease expired.
+    ///
+    /// ```
+    /// use kvlease::{ConsumerId, Outcome, SendTracker, Terms, Timestamp};
+    ///
+    /// let tracker = SendTracker::new();
+    /// let (now, rank) = (Timestamp::ZERO, |n| ConsumerId::new(n).unwrap());
+    /// let _ = tracker.track("r", Terms::until(Timestamp::from_secs(30)).consumers(2), (), now).unwrap();
+    /// let _ = tracker.notify("r", rank(7), now);
+    /// let _ = tracker.sweep(Timestamp::from_secs(30));
+    /// let lease = tracker.lease("r").unwrap();
+    /// assert_eq!((lease.outcome, lease.expected, lease.notified), (Some(Outcome::Expired), Some(2), vec![rank(7)]));
+    /// ```
+    pub fn lease(&self, id: &str) -> Option<LeaseInfo> {
+        let guard = pin();
+        let entry = self.map.get(id, &guard)?;
+        let word = entry.value().load();
+        (word.is_live() || word.outcome().is_some()).then(|| info(&entry, word))
+    }
+
     /// All leases whose payload has not been handed out, in no order; weakly consistent. Holds memory back
     /// while it lives.
     pub fn leases(&self) -> impl Iterator<Item = LeaseInfo> + '_ {
         let guard = pin();
-        (0..self.map.slots().allocated as u32).filter_map(move |slot| info(&self.map.by_index(slot, &guard)?))
+        (0..self.map.slots().allocated as u32).filter_map(move |slot| {
+            let entry = self.map.by_index(slot, &guard)?;
+            let word = entry.value().load();
+            let holds_payload = word.is_live() || (word.outcome().is_some() && word.transfers() > 0);
+            holds_payload.then(|| info(&entry, word))
+        })
     }
 
-    /// The entry of this id; made as an early one, if there is none and there is room.
-    fn find_or_stash<'g>(&'g self, id: &str, hash: u32, now: Timestamp, guard: &'g Guard) -> Option<LeaseRef<'g, P>> {
-        self.map.get_hashed(hash, id, guard).or_else(|| self.stash(id, hash, now, guard))
+    /// The entry of this id; made as an early one, if there is none and fewer than `room` are early.
+    fn find_or_stash<'g>(
+        &'g self,
+        id: &str,
+        hash: u32,
+        room: usize,
+        now: Timestamp,
+        guard: &'g Guard,
+    ) -> Option<LeaseRef<'g, P>> {
+        self.map.get_hashed(hash, id, guard).or_else(|| self.stash(id, hash, room, now, guard))
     }
 
     #[cold]
-    fn stash<'g>(&'g self, id: &str, hash: u32, now: Timestamp, guard: &'g Guard) -> Option<LeaseRef<'g, P>> {
+    fn stash<'g>(
+        &'g self,
+        id: &str,
+        hash: u32,
+        room: usize,
+        now: Timestamp,
+        guard: &'g Guard,
+    ) -> Option<LeaseRef<'g, P>> {
         let unknown = || {
             self.counters.add(Counter::Unknown, 1);
             None
@@ -881,7 +936,7 @@ impl<P: Send + 'static> SendTracker<P> {
             return unknown();
         }
         // Relaxed: a count, but an exact one: whoever brings it past the cap takes it back.
-        if self.early.fetch_add(1, Ordering::Relaxed) >= self.config.early_capacity {
+        if self.early.fetch_add(1, Ordering::Relaxed) >= room {
             self.early.fetch_sub(1, Ordering::Relaxed);
             return unknown();
         }
@@ -1046,16 +1101,11 @@ impl<P: Send + 'static> fmt::Debug for SendTracker<P> {
     }
 }
 
-/// What a debug dump shows of an entry; nothing, if its payload has been handed out or is not there yet.
-fn info<P>(entry: &LeaseRef<'_, P>) -> Option<LeaseInfo> {
+/// What a debug dump shows of an entry that is, or was, a lease.
+fn info<P>(entry: &LeaseRef<'_, P>, word: Word) -> LeaseInfo {
     let lease = entry.value();
-    let word = lease.load();
-    let outcome = word.outcome();
-    if !word.is_live() && (outcome.is_none() || word.transfers() == 0) {
-        return None;
-    }
     let count = word.count();
-    Some(LeaseInfo {
+    LeaseInfo {
         id: entry.key().clone(),
         deadline: Timestamp::from_millis(word.deadline()),
         seen: count.seen,
@@ -1064,7 +1114,8 @@ fn info<P>(entry: &LeaseRef<'_, P>) -> Option<LeaseInfo> {
         weight: lease.weight(),
         tracked_at: Timestamp::from_millis(lease.stamp()),
         waits_for: lease.waits_for(),
-        outcome,
+        notified: lease.counted(),
+        outcome: word.outcome(),
         overdue: word.phase() == crate::lease::word::Phase::Overdue,
-    })
+    }
 }

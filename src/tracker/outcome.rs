@@ -378,7 +378,7 @@ impl<P> Default for Swept<P> {
     }
 }
 
-/// One live lease, for a debug dump.
+/// One lease, for a debug dump.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LeaseInfo {
@@ -398,7 +398,9 @@ pub struct LeaseInfo {
     pub tracked_at: Timestamp,
     /// A consumer of the decode engine that it waits for, if that is known.
     pub waits_for: Option<crate::ConsumerId>,
-    /// `None` while the lease is live; the outcome, if it has ended and waits for a transfer.
+    /// The consumers that have notified, in the order in which their messages came.
+    pub notified: Vec<crate::ConsumerId>,
+    /// `None` while the lease is live.
     pub outcome: Option<Outcome>,
     /// Past its deadline and kept by [`ExpiryPolicy::Hold`](crate::ExpiryPolicy::Hold).
     pub overdue: bool,
