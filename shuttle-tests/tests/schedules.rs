@@ -435,8 +435,8 @@ fn a_shutdown_that_meets_a_held_lease_leaves_nothing_behind() {
         let shared = scene.clone();
         together(3, move |t| match t {
             0 => shared.take(shared.tracker.shutdown(shared.now())),
-            1 => shared.track("a", Terms::until(Timestamp::ZERO).consumers(1).weight(1)),
-            _ => (0..3).for_each(|_| shared.take(shared.tracker.sweep(shared.now()).released)),
+            1 => ["a", "b", "c"].iter().for_each(|id| shared.track(id, Terms::until(Timestamp::ZERO).consumers(1))),
+            _ => (0..24).for_each(|_| shared.take(shared.tracker.sweep(shared.now()).released)),
         });
         scene.finish();
     });

@@ -86,7 +86,7 @@ mod tests {
                 threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
             });
             assert_eq!(out.len() as u64, 4 * per_thread - room as u64);
-            out.extend((0..5).map(|at| ring.places.get(at).unwrap().0.load(Ordering::Relaxed) - 1));
+            out.extend((0..room as u32).map(|at| ring.places.get(at).unwrap().0.load(Ordering::Relaxed) - 1));
             let distinct: BTreeSet<u64> = out.iter().copied().collect();
             assert_eq!((distinct.len(), out.len() as u64), (out.len(), 4 * per_thread));
         }
