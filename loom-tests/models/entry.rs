@@ -277,7 +277,7 @@ fn the_same_consumer() {
         false,
     );
     play(
-        Model::new("entry: three consumers, a chunk for the third", "I1 I2 I6"),
+        Model::new("entry: three consumers, a chunk for the third", "I1 I2 I6").bound(3),
         Word::leased(10, 3),
         &[&[Notify(1)], &[Notify(2)], &[Notify(3)]],
         true,
@@ -299,9 +299,9 @@ fn transfers() {
         true,
     );
     play(
-        Model::new("entry: transfer ‖ transfer ‖ abort", "I1 I9 I11"),
+        Model::new("entry: transfer ‖ transfer left, abort", "I1 I9 I11"),
         Word::leased(10, 1),
-        &[&[Begin, End(true)], &[Begin, End(false)], &[Abort]],
+        &[&[Begin, End(true)], &[Begin, End(false), Abort]],
         true,
     );
 }

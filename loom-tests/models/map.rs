@@ -340,7 +340,7 @@ fn full_buckets() {
         &[&[Insert(30, 3)], &[Insert(40, 4)]],
     );
     model(
-        Model::new("map: insert ‖ insert, equal keys, into a full bucket", "unique keys, sealing").bound(3),
+        Model::new("map: insert ‖ insert, equal keys, into a full bucket", "unique keys, sealing").bound(2),
         &[Insert(10, 1), Insert(20, 2), Insert(30, 3)],
         &[&[Insert(40, 4)], &[Insert(40, 5)]],
     );
