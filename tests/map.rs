@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Counts how many are alive.
 struct Counted<T>(T, Arc<AtomicI64>);
@@ -320,53 +320,59 @@ fn a_handle_finds_no_other_life_of_its_slot() {
     assert!(slot_used_again.get() > 0, "the slot has to live again for this to say anything");
 }
 
-/// One thread replaces a value and does nothing more for a while, so that what it has deferred is behind; another
-/// one removes the entry, and fills its slot again.
+/// One thread replaces values and does nothing more for a while, so that what it has deferred is behind; another
+/// one removes the entries, and fills their slots again.
 #[test]
 fn the_first_value_of_an_entry_is_dropped_and_not_that_of_the_next_life_of_its_slot() {
-    let alive = Arc::new(AtomicI64::new(0));
-    let map: CasMap<u64, Counted<u64>> = CasMap::new();
+    /// Says that it has been dropped to whoever still finds it in a slot.
+    struct Marked(AtomicU64);
+
+    impl Drop for Marked {
+        fn drop(&mut self) {
+            self.0.store(u64::MAX, Relaxed);
+        }
+    }
+
+    let new = |n: u64| Marked(AtomicU64::new(n));
+    let keys = if cfg!(miri) { 4 } else { 8 };
+    let churn: u64 = if cfg!(miri) { 200 } else { 20_000 };
+    let map: CasMap<u64, Marked> = CasMap::new();
     let barrier = std::sync::Barrier::new(2);
     std::thread::scope(|s| {
-        let (map, alive, barrier) = (&map, &alive, &barrier);
+        let (map, barrier) = (&map, &barrier);
         s.spawn(move || {
-            for key in 0..8 {
+            for key in 0..keys {
                 let guard = map::pin();
-                map.insert(key, Counted::new(0, alive), &guard).unwrap();
-                assert!(map.replace_if(&key, Counted::new(1, alive), |_| true, &guard).is_ok());
+                map.insert(key, new(0), &guard).unwrap();
+                assert!(map.replace_if(&key, new(0), |_| true, &guard).is_ok());
             }
             barrier.wait();
             barrier.wait();
-            for i in 0..2_000 {
+            for i in churn..churn + churn / 10 {
                 let guard = map::pin();
-                map.insert(10_000 + i, Counted::new(2, alive), &guard).unwrap();
-                assert!(map.replace_if(&(10_000 + i), Counted::new(3, alive), |_| true, &guard).is_ok());
-                map.remove(&(10_000 + i), &guard).unwrap();
+                map.insert(i, new(i), &guard).unwrap();
+                assert!(map.replace_if(&i, new(i), |_| true, &guard).is_ok());
+                map.remove(&i, &guard).unwrap();
             }
         });
         barrier.wait();
-        for key in 0..8 {
+        for key in 0..keys {
             map.remove(&key, &map::pin()).unwrap();
         }
-        for i in 0..20_000 {
+        for i in keys..churn {
             let guard = map::pin();
-            map.insert(1_000_000 + i, Counted::new(i, alive), &guard).unwrap();
-            if i % 50 != 0 {
-                map.remove(&(1_000_000 + i), &guard).unwrap();
+            map.insert(i, new(i), &guard).unwrap();
+            if i % 16 != 0 {
+                map.remove(&i, &guard).unwrap();
             }
         }
         barrier.wait();
     });
-    assert_eq!(map.len(), 400);
-    drop(map);
-    // A closure of the collector may be in the middle of its drops on another thread.
-    for _ in 0..1_000 {
-        if alive.load(Relaxed) == 0 {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(1));
+    let guard = map::pin();
+    assert!(map.len() > 10);
+    for entry in map.iter(&guard) {
+        assert_eq!(entry.value().0.load(Relaxed), *entry.key(), "dropped while it is in the map");
     }
-    panic!("{} values not dropped", alive.load(Relaxed));
 }
 
 /// Threads insert, remove and replace the same few keys; whoever won a key's entry counts for it.

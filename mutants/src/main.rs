@@ -118,8 +118,8 @@ impl Copy {
         let mut filter = parts.next();
         let words = |text: &str| text.split(' ').map(String::from).collect::<Vec<_>>();
         let (mut command, limit) = match kind {
-            "unit" => (words("cargo test -q --lib"), 120),
-            "test" => (words("cargo test -q --test"), 240),
+            "unit" => (words("cargo test -q --lib"), 60),
+            "test" => (words("cargo test -q --test"), 120),
             "loom" => (words("cargo test -q --release --manifest-path loom-tests/Cargo.toml --lib"), 600),
             "shuttle" => {
                 (words("cargo test -q --release --manifest-path shuttle-tests/Cargo.toml --test schedules"), 300)

@@ -575,6 +575,32 @@ mod tests {
     }
 
     #[test]
+    fn of_threads_that_insert_at_once_one_is_valid_and_the_others_leave_no_trace() {
+        const THREADS: u32 = 3;
+        for _ in 0..if cfg!(miri) { 10 } else { 5_000 } {
+            let index = Index::new(1);
+            let waiting = AtomicU32::new(THREADS);
+            let wins: u32 = std::thread::scope(|s| {
+                let threads: Vec<_> = (0..THREADS)
+                    .map(|slot| {
+                        let (index, waiting) = (&index, &waiting);
+                        s.spawn(move || {
+                            waiting.fetch_sub(1, Ordering::AcqRel);
+                            while waiting.load(Ordering::Acquire) > 0 {
+                                std::thread::yield_now();
+                            }
+                            let look = |_: &Bucket, seen: Header| seen.valid().next();
+                            matches!(index.place(Ref::new(0, 1, slot), look, |_| false), Placed::Done { .. })
+                        })
+                    })
+                    .collect();
+                threads.into_iter().map(|thread| u32::from(thread.join().unwrap())).sum()
+            });
+            assert_eq!((wins, taken(&index)), (1, 1));
+        }
+    }
+
+    #[test]
     fn a_frozen_bucket_admits_nobody_and_loses_nobody() {
         let index = Index::new(1);
         assert!(matches!(index.place(Ref::new(0, 1, 1), |_, _| None::<()>, |_| false), Placed::Done { .. }));

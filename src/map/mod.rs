@@ -950,3 +950,32 @@ fn prefetch<T>(at: &T) {
     #[cfg(not(all(target_arch = "x86_64", not(miri), not(kvlease_loom))))]
     let _ = at;
 }
+
+#[cfg(all(test, not(any(kvlease_loom, kvlease_shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_removed_leaves_no_reference_behind() {
+        let map = CasMap::new();
+        let guard = pin();
+        for key in 0..100 {
+            map.insert(key, key, &guard).unwrap();
+        }
+        for key in 0..100 {
+            map.remove(&key, &guard).unwrap();
+        }
+        let mut index = Some(map.indexes.current(&guard));
+        while let Some(current) = index {
+            for number in 0..current.len() {
+                let mut level = Some(current.bucket(number as u32));
+                while let Some(bucket) = level {
+                    let seen = bucket.load();
+                    assert!(seen.is_moved() || seen.valid().count() == 0, "bucket {number}");
+                    level = bucket.next_level();
+                }
+            }
+            index = current.next();
+        }
+    }
+}
