@@ -298,7 +298,8 @@ fn slots_are_used_again_once_warm() {
         map.insert(i, [i; 4], &guard).unwrap();
         map.remove(&i, &guard).unwrap();
     }
-    assert!(map.slots().allocated < 20_000, "{:?}", map.slots());
+    // How many exactly depends on the guards of other tests in this process.
+    assert!(map.slots().allocated < 100_000, "{:?}", map.slots());
 }
 
 #[test]
@@ -310,7 +311,12 @@ fn a_handle_finds_no_other_life_of_its_slot() {
         map.remove(&u64::MAX, &guard).unwrap();
         (handle, std::cell::Cell::new(0))
     };
-    for i in 0..if cfg!(miri) { 100 } else { 20_000 } {
+    // How soon depends on the guards of other tests in this process.
+    let (least, most) = if cfg!(miri) { (100, 1_000) } else { (20_000, 20_000_000) };
+    for i in 0..most {
+        if i >= least && slot_used_again.get() > 0 {
+            break;
+        }
         let guard = map::pin();
         let entry = map.insert(i, i, &guard).unwrap();
         slot_used_again.set(slot_used_again.get() + u32::from(format!("{:?}", entry.handle()).contains("index: 0,")));
