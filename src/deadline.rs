@@ -38,10 +38,11 @@ use crate::lease::word::NEVER;
 use crate::segments::{Segments, ZeroInit};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Fan-out: 8, which makes the children of a node one cache line.
-const BITS: u32 = if cfg!(kvlease_loom) { 1 } else { 3 };
-/// Enough for 2³² slots; in models of the tracker for four, in models of the index itself as they ask.
-const ENOUGH: usize = if cfg!(kvlease_loom) { 2 } else { 11 };
+/// Fan-out: 8, which makes the children of a node one cache line. In models of the tracker four.
+const FAN: u32 = if cfg!(kvlease_loom) { 2 } else { 3 };
+/// Enough for 2³² slots. In models of the tracker one level, which is four slots; the models of the index itself
+/// have three levels, and ask for a fan-out of two.
+const ENOUGH: usize = if cfg!(kvlease_loom) { 1 } else { 11 };
 
 const MIN_SHIFT: u32 = 26;
 const UNSETTLED: u64 = 1 << 25;
@@ -90,11 +91,11 @@ impl AtomicNode {
     }
 }
 
-pub(crate) struct DeadlineIndex<const HEIGHT: usize = ENOUGH> {
+pub(crate) struct DeadlineIndex<const HEIGHT: usize = ENOUGH, const BITS: u32 = FAN> {
     levels: [Segments<AtomicNode>; HEIGHT],
 }
 
-impl<const HEIGHT: usize> DeadlineIndex<HEIGHT> {
+impl<const HEIGHT: usize, const BITS: u32> DeadlineIndex<HEIGHT, BITS> {
     const ROOT: usize = HEIGHT - 1;
 
     pub(crate) fn new() -> Self {
@@ -267,7 +268,7 @@ mod tests {
             index.schedule(slot, time);
         }
         assert_eq!(model.due(&index, 9), (vec![], 0));
-        assert_eq!(model.due(&index, 10), (vec![777], 1 << BITS));
+        assert_eq!(model.due(&index, 10), (vec![777], 1 << FAN));
         assert_eq!(index.bound(), 1_000);
         assert_eq!(model.due(&index, 999), (vec![], 0));
     }
@@ -305,12 +306,12 @@ mod tests {
     #[test]
     fn a_visit_half_way_up_hides_nothing_from_others() {
         let index = <DeadlineIndex>::new();
-        let far = 1 << (2 * BITS);
+        let far = 1 << (2 * FAN);
         index.schedule(1, 6);
         index.schedule(far, 6);
         let mut met = 0;
         index.visit(6, &mut |slot| {
-            if slot == (1 << BITS) - 1 {
+            if slot == (1 << FAN) - 1 {
                 // After the look at slot 0: a `schedule(0, 5)` that has lowered level 0, and stalls. The visit
                 // takes its time up with it.
                 let node = index.levels[0].get(0).unwrap();

@@ -62,9 +62,6 @@ pub(crate) fn store_owned(word: &AtomicU64, value: u64, order: Ordering) {
     }
 }
 
-/// A count by which nothing is decided that could go wrong: `std`'s in models, too, to which it is invisible.
-pub(crate) type AtomicCount = std::sync::atomic::AtomicU64;
-
 /// How many ways striped counters and lists are split.
 pub(crate) const STRIPES: usize = if cfg!(any(kvlease_loom, kvlease_shuttle)) { 1 } else { 16 };
 

@@ -326,6 +326,37 @@ fn a_handle_finds_no_other_life_of_its_slot() {
     assert!(slot_used_again.get() > 0, "the slot has to live again for this to say anything");
 }
 
+/// The length is made of what slots were taken and given back; a value that was replaced has one of its own, and an
+/// insert that is refused gives its back.
+#[test]
+fn the_length_counts_entries_and_no_slots() {
+    let map: CasMap<usize, u64> = CasMap::new();
+    for round in 0..500u64 {
+        let guard = map::pin();
+        for key in 0..3 {
+            map.insert(key, round, &guard).unwrap();
+            assert!(map.insert(key, round, &guard).is_err());
+            assert_eq!(map.len(), key + 1);
+        }
+        for replaced in 1..=3 {
+            for key in 0..3 {
+                map.replace_if(&key, round + replaced, |_| true, &guard).unwrap();
+            }
+            assert_eq!(map.len(), 3);
+        }
+        let seen = map.get(&0, &guard).unwrap();
+        map.replace_if(&0, 0, |_| true, &guard).unwrap();
+        assert!(map.compare_replace(&seen, 1, &guard).is_err());
+        assert_eq!((map.len(), map.iter(&guard).count()), (3, 3));
+        for key in 0..3 {
+            map.remove(&key, &guard).unwrap();
+            assert_eq!(map.len(), 2 - key);
+        }
+    }
+    assert_eq!(map.slots().live, 0);
+    assert!(map.slots().allocated < 5_000, "slots are used again");
+}
+
 /// One thread replaces values and does nothing more for a while, so that what it has deferred is behind; another
 /// one removes the entries, and fills their slots again.
 #[test]

@@ -8,7 +8,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// The index, over words that hold nothing but a time.
 struct Scene {
-    index: DeadlineIndex<3>,
+    index: DeadlineIndex<3, 1>,
     times: [AtomicU64; 4],
 }
 

@@ -50,8 +50,14 @@ impl Model {
     }
 
     /// With at most this many preemptions; the weak pass, which has more to explore, with one less.
+    ///
+    /// `KVLEASE_LOOM_DEEP=N` allows N more, for a run by hand, and `KVLEASE_LOOM_DEEP=all` any number.
     pub(crate) fn bound(mut self, preemptions: usize) -> Self {
-        self.bound = Some(preemptions);
+        self.bound = match std::env::var("KVLEASE_LOOM_DEEP").as_deref() {
+            Ok("all") => None,
+            Ok(more) => Some(preemptions + more.parse::<usize>().expect("a number, or all")),
+            Err(_) => Some(preemptions),
+        };
         self
     }
 

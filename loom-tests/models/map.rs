@@ -149,6 +149,11 @@ struct Scene {
     scripts: &'static [&'static [Op]],
 }
 
+/// With this many buckets.
+fn map_of(buckets: usize) -> Map {
+    Map::with_capacity_and_hasher(2 * buckets, ByTens)
+}
+
 impl Scene {
     fn play(&'static self, role: usize) -> Vec<String> {
         play(&self.map, self.scripts[role])
@@ -225,8 +230,12 @@ fn play(map: &Map, script: &[Op]) -> Vec<String> {
 
 const ROLES: [Role<Scene, Vec<String>>; 4] = [|s| s.play(0), |s| s.play(1), |s| s.play(2), |s| s.play(3)];
 
-/// After `before`, the scripts.
+/// After `before`, the scripts, on a map of one bucket.
 fn model(model: Model, before: &'static [Op], scripts: &'static [&'static [Op]]) {
+    model_in(1, model, before, scripts);
+}
+
+fn model_in(buckets: usize, model: Model, before: &'static [Op], scripts: &'static [&'static [Op]]) {
     let mut initial: Spec = (BTreeMap::new(), vec![None; scripts.len()]);
     for op in before {
         spec_step(&mut initial, 0, op);
@@ -235,7 +244,7 @@ fn model(model: Model, before: &'static [Op], scripts: &'static [&'static [Op]])
     let expected = outcomes(initial, scripts, spec_step, |(map, _)| format!("{map:?}"));
     model.expect(expected).run(
         move || {
-            let map = Map::default();
+            let map = map_of(buckets);
             play(&map, before);
             Scene { map, scripts }
         },
@@ -311,6 +320,78 @@ fn growth() {
         Model::new("map: get ‖ beginning of growth", "nothing is lost").bound(4),
         &[Insert(10, 1)],
         &[&[Get(10)], &[Grow, Insert(20, 2)]],
+    );
+}
+
+#[test]
+fn growth_of_two_buckets() {
+    // Each moves one; whichever is the last makes the next index current, for the reader, too.
+    model_in(
+        2,
+        Model::new("map: move ‖ move of another bucket ‖ get", "nothing is lost, promotion").bound(2),
+        &[Insert(10, 1), Insert(20, 2), Grow],
+        &[&[Insert(30, 3)], &[Insert(40, 4)], &[Get(10)]],
+    );
+}
+
+/// What a scan has met.
+fn scan(scene: &'static Scene) -> Vec<String> {
+    let guard = pin();
+    let met = scene.map.iter(&guard).map(|entry| {
+        entry.key().0.read();
+        entry.value().read();
+        entry.value().what.to_string()
+    });
+    met.collect()
+}
+
+#[test]
+fn scans() {
+    // An insert that is refused takes its value back, so that nobody may have met it.
+    fn close(scene: &'static Scene, answers: Vec<Vec<String>>) -> String {
+        let guard = pin();
+        scene.map.assert_whole(&guard);
+        let refused = answers[1..].iter().position(|answer| answer[0].starts_with("exists"));
+        if let Some(role) = refused {
+            assert!(!answers[0].contains(&(role + 1).to_string()), "met what was refused: {answers:?}");
+        }
+        name(&answers, &contents(&scene.map))
+    }
+    Model::new("map: scan ‖ insert ‖ insert, equal keys", "publication, unique keys").bound(3).run(
+        || Scene { map: map_of(1), scripts: &[&[], &[Insert(1, 1)], &[Insert(1, 2)]] },
+        &[scan, ROLES[1], ROLES[2]],
+        close,
+    );
+    // What is there all the time is met once.
+    fn close_moved(scene: &'static Scene, answers: Vec<Vec<String>>) -> String {
+        assert_eq!(answers[0].iter().filter(|met| *met == "1").count(), 1, "{answers:?}");
+        name(&answers, &contents(&scene.map))
+    }
+    Model::new("map: scan ‖ move", "nothing is lost").run(
+        || {
+            let map = map_of(1);
+            play(&map, &[Insert(10, 1), Grow]);
+            Scene { map, scripts: &[&[], &[Insert(20, 2)]] }
+        },
+        &[scan, ROLES[1]],
+        close_moved,
+    );
+}
+
+#[test]
+fn lengths() {
+    // Never below zero, nor beyond what was there with what is on its way.
+    Model::new("map: len ‖ insert, remove", "the count").run(
+        || Scene { map: map_of(1), scripts: &[&[], &[Insert(1, 1), Remove(1)]] },
+        &[
+            |scene: &'static Scene| {
+                let len = scene.map.len();
+                assert!(len <= 1, "{len} entries");
+                vec![len.to_string()]
+            },
+            ROLES[1],
+        ],
+        Scene::close,
     );
 }
 

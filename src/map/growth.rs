@@ -32,7 +32,7 @@
 //!
 //! In each case this happens under the mover's guard, so the slot is not used again before.
 
-use super::index::{Bucket, Index, MAX_BUCKETS, Placed, Ref};
+use super::index::{Bucket, Candidate, Header, Index, MAX_BUCKETS, Placed, Ref};
 use crate::reclaim::{Guard, free};
 use crate::sync::{AtomicPtr, Ordering};
 
@@ -40,7 +40,7 @@ use crate::sync::{AtomicPtr, Ordering};
 const HELP: usize = if cfg!(kvlease_loom) { 1 } else { 8 };
 
 /// Grow when there are more entries than this for each bucket (six fit without a spill line).
-const MAX_LOAD: usize = if cfg!(kvlease_loom) { 2 } else { 3 };
+pub(super) const MAX_LOAD: usize = if cfg!(kvlease_loom) { 2 } else { 4 };
 
 /// The indexes of one map: the current one and, while a move is on, its successor.
 pub(super) struct Indexes {
@@ -63,8 +63,20 @@ impl Indexes {
     }
 
     /// The index into which keys with these hash bits are inserted, its buckets moved as far as need be.
+    #[inline]
     pub(super) fn newest<'g>(&'g self, hash_bits: u32, alive: &dyn Fn(Ref) -> bool, guard: &'g Guard) -> &'g Index {
-        let mut index = self.current(guard);
+        let index = self.current(guard);
+        if index.next().is_none() { index } else { self.moved(index, hash_bits, alive, guard) }
+    }
+
+    #[cold]
+    fn moved<'g>(
+        &'g self,
+        mut index: &'g Index,
+        hash_bits: u32,
+        alive: &dyn Fn(Ref) -> bool,
+        guard: &'g Guard,
+    ) -> &'g Index {
         while let Some(next) = index.next() {
             self.move_bucket(index, next, index.bucket(hash_bits), alive, guard);
             self.help(index, next, alive, guard);
@@ -87,6 +99,19 @@ impl Indexes {
         } else if index.levels() > 8 + entries / 4 {
             // Chains of levels that churn has emptied: a fresh index of the same size.
             index.set_next(Index::new(index.len()));
+        }
+    }
+
+    /// Whether `reference` is valid in the index that answers for it.
+    pub(super) fn shows(&self, reference: Ref, guard: &Guard) -> bool {
+        let mut index = self.current(guard);
+        loop {
+            if let Some(shows) = index.shows(reference) {
+                return shows;
+            }
+            // Moved, so there is one.
+            let Some(next) = index.next() else { return false };
+            index = next;
         }
     }
 
@@ -230,15 +255,32 @@ fn move_level(level: &Bucket, next: &Index, alive: &dyn Fn(Ref) -> bool) -> bool
     }
 }
 
+/// A reference on its way into the next index. What stands against it is a copy of itself.
+struct Copied<'a> {
+    reference: Ref,
+    alive: &'a dyn Fn(Ref) -> bool,
+}
+
+impl Candidate for Copied<'_> {
+    type Rival = ();
+
+    fn rival(&self, level: &Bucket, seen: Header) -> Option<()> {
+        seen.valid().any(|place| level.reference(place) == self.reference).then_some(())
+    }
+
+    fn reference(&mut self) -> Option<Ref> {
+        Some(self.reference)
+    }
+
+    fn is_dead(&self, reference: Ref) -> bool {
+        !(self.alive)(reference)
+    }
+}
+
 /// Places a copy of `reference` unless there is one. True if it did.
 fn copy(next: &Index, reference: Ref, alive: &dyn Fn(Ref) -> bool) -> bool {
-    let placed = next.place(
-        reference,
-        |level, seen| seen.valid().any(|place| level.reference(place) == reference).then_some(()),
-        |other| !alive(other),
-    );
     // Frozen: `next` is current by now, so this move is over.
-    matches!(placed, Placed::Done { .. })
+    matches!(next.place(reference.hash_bits(), &mut Copied { reference, alive }), Placed::Done { .. })
 }
 
 /// Clears `reference` from `index` and from those after it.
@@ -276,7 +318,7 @@ mod tests {
     use crate::reclaim::pin;
 
     fn place(index: &Index, reference: Ref) {
-        assert!(matches!(index.place(reference, |_, _| None::<()>, |_| false), Placed::Done { .. }));
+        assert!(copy(index, reference, &|_| true));
     }
 
     /// The valid places of the one bucket, level by level.

@@ -222,15 +222,39 @@ impl Bucket {
         unsafe { next.as_ref() }
     }
 
-    /// Whether `place` is valid now and holds this very reference, that is: was validated with it.
+    /// The valid places whose references may have these hash bits.
+    #[inline(always)]
+    pub(super) fn candidates(&self, seen: Header, hash_bits: u32) -> ValidPlaces {
+        if cfg!(kvlease_loom) {
+            // One look at each place is enough to model; the caller looks again.
+            return seen.valid();
+        }
+        // Without a branch for each place, which could not be foretold.
+        let mut others = 0;
+        for (place, at) in self.refs.iter().enumerate() {
+            // Relaxed: a hint. What was valid in `seen` is visible, by its Acquire.
+            others |= u64::from((at.load(Ordering::Relaxed) ^ (hash_bits as u64) << 36) >> 36 != 0) << (2 * place);
+        }
+        ValidPlaces(seen.valid().0 & !others)
+    }
+
+    /// Whether `place` is, or was a moment ago, valid with this very reference.
     ///
-    /// `reference` was read from `place` under the caller's guard. The two looks are enough: the
-    /// reference was written after the place was reserved for it, so the header seen here is of that
+    /// `reference` was read from `place` after `seen` and under the caller's guard. The two looks are enough:
+    /// the reference was written after the place was reserved for it, so the header seen here is of that
     /// reservation or later; and if it were of a later one, the place would no longer hold this
     /// reference, which nobody writes twice.
-    #[inline]
-    pub(super) fn confirm(&self, place: usize, reference: Ref) -> bool {
-        self.load().is_valid(place) && self.reference(place) == reference
+    #[inline(always)]
+    pub(super) fn confirm(&self, seen: Header, place: usize, reference: Ref) -> bool {
+        let now = self.load();
+        // An unchanged header says the same of each place, since to make one valid raises the version.
+        now == seen || now.is_valid(place) && self.reference(place) == reference
+    }
+
+    /// Whether a place is valid with this very reference.
+    fn shows(&self, reference: Ref) -> bool {
+        let seen = self.load();
+        seen.valid().any(|place| self.reference(place) == reference && self.confirm(seen, place, reference))
     }
 
     /// Reserves an empty place and writes the reference there. Fails when the header has changed.
@@ -285,6 +309,22 @@ impl Bucket {
     }
 }
 
+/// What is to be placed in an index.
+pub(super) trait Candidate {
+    /// What may stand against it.
+    type Rival;
+
+    /// Whether something in `level`, as `seen`, stands against it.
+    fn rival(&self, level: &Bucket, seen: Header) -> Option<Self::Rival>;
+
+    /// The reference to make valid. Asked for once nothing was seen to stand against it, perhaps again, and
+    /// always the same; `None` if there is none to be had.
+    fn reference(&mut self) -> Option<Ref>;
+
+    /// Whether the slot of this reference is dead, so that its place can be cleared.
+    fn is_dead(&self, reference: Ref) -> bool;
+}
+
 /// What [`Index::place`] did.
 pub(super) enum Placed<T> {
     /// The reference is valid. Says whether it needed a spill line or another level.
@@ -292,10 +332,12 @@ pub(super) enum Placed<T> {
         /// Not among the bucket's own six.
         spilled: bool,
     },
-    /// The caller's look found this instead.
+    /// This stands against it.
     Found(T),
     /// The bucket admits nobody any more, because a newer index exists.
     Frozen,
+    /// There is no reference to place.
+    Refused,
 }
 
 pub(super) struct Index {
@@ -379,25 +421,41 @@ impl Index {
         }
     }
 
-    /// Makes `reference` valid in its bucket, unless `look`, which is asked about the state in which it
-    /// would become so, finds something against it.
+    /// Whether `reference` is valid in its bucket; `None` if that has been moved to the next index.
+    pub(super) fn shows(&self, reference: Ref) -> Option<bool> {
+        let mut level = self.bucket(reference.hash_bits());
+        let mut seen = level.load();
+        if seen.is_moved() {
+            return None;
+        }
+        loop {
+            if level.shows(reference) {
+                return Some(true);
+            }
+            if !seen.is_sealed() {
+                return Some(false);
+            }
+            let Some(next) = level.next_level() else { return Some(false) };
+            level = next;
+            seen = level.load();
+        }
+    }
+
+    /// Makes the candidate's reference valid in the bucket of these hash bits, unless a rival is there in the
+    /// state in which it would become so.
     ///
     /// Lock-free: an exchange fails only because another one on the same header has succeeded.
-    pub(super) fn place<T>(
-        &self,
-        reference: Ref,
-        mut look: impl FnMut(&Bucket, Header) -> Option<T>,
-        is_dead: impl Fn(Ref) -> bool,
-    ) -> Placed<T> {
-        let mut level = self.bucket(reference.hash_bits());
+    #[inline]
+    pub(super) fn place<C: Candidate>(&self, hash_bits: u32, candidate: &mut C) -> Placed<C::Rival> {
+        let mut level = self.bucket(hash_bits);
         let mut first = true;
         let mut seen = level.load();
         loop {
             if seen.is_frozen() {
                 return Placed::Frozen;
             }
-            if let Some(found) = look(level, seen) {
-                return Placed::Found(found);
+            if let Some(rival) = candidate.rival(level, seen) {
+                return Placed::Found(rival);
             }
             if seen.is_sealed() {
                 // A sealed level only ever loses entries, so what was looked for there is settled.
@@ -408,9 +466,10 @@ impl Index {
                 continue;
             }
             let Some(place) = seen.first_empty() else {
-                seen = self.make_room(level, seen, &is_dead);
+                seen = self.make_room(level, seen, candidate);
                 continue;
             };
+            let Some(reference) = candidate.reference() else { return Placed::Refused };
             if place >= IN_BUCKET {
                 self.spill(level);
             }
@@ -421,37 +480,56 @@ impl Index {
                     continue;
                 }
             };
-            seen = reserved;
-            loop {
-                match level.validate(seen, place) {
-                    Ok(_) => return Placed::Done { spilled: place >= IN_BUCKET || !first },
-                    Err(now) if now.is_frozen() => return Placed::Frozen, // the place goes with the index
-                    Err(now) if now.is_sealed() => {
-                        level.unreserve(place);
-                        seen = level.load();
-                        break;
-                    }
-                    Err(now) => {
-                        // Places were cleared or reserved: no matter. One became valid: look again.
-                        if now.version() != seen.version() {
-                            if let Some(found) = look(level, now) {
-                                level.unreserve(place);
-                                return Placed::Found(found);
-                            }
-                        }
-                        seen = now;
-                    }
+            match level.validate(reserved, place) {
+                Ok(_) => return Placed::Done { spilled: place >= IN_BUCKET || !first },
+                Err(now) => match Self::validate_again(level, place, reserved, now, candidate) {
+                    Ok(()) => return Placed::Done { spilled: place >= IN_BUCKET || !first },
+                    Err(Some(placed)) => return placed,
+                    Err(None) => seen = level.load(),
+                },
+            }
+        }
+    }
+
+    /// The header has become `now` since `seen`, in which the candidate has reserved `place` and met no rival.
+    /// `Err(None)`: the level has been sealed, and the place given up.
+    #[cold]
+    fn validate_again<C: Candidate>(
+        level: &Bucket,
+        place: usize,
+        mut seen: Header,
+        mut now: Header,
+        candidate: &C,
+    ) -> Result<(), Option<Placed<C::Rival>>> {
+        loop {
+            if now.is_frozen() {
+                return Err(Some(Placed::Frozen)); // the place goes with the index
+            }
+            if now.is_sealed() {
+                level.unreserve(place);
+                return Err(None);
+            }
+            // Places were cleared or reserved: no matter. One became valid: look again.
+            if now.version() != seen.version() {
+                if let Some(rival) = candidate.rival(level, now) {
+                    level.unreserve(place);
+                    return Err(Some(Placed::Found(rival)));
                 }
+            }
+            seen = now;
+            match level.validate(seen, place) {
+                Ok(_) => return Ok(()),
+                Err(other) => now = other,
             }
         }
     }
 
     /// All places of `level` are taken: clears one whose slot is dead, or else seals the level.
     #[cold]
-    fn make_room(&self, level: &Bucket, seen: Header, is_dead: impl Fn(Ref) -> bool) -> Header {
+    fn make_room<C: Candidate>(&self, level: &Bucket, seen: Header, candidate: &C) -> Header {
         for place in seen.valid() {
             let reference = level.reference(place);
-            if is_dead(reference) {
+            if candidate.is_dead(reference) {
                 // If the exchange succeeds, the place was valid with this reference all along.
                 return level.clear(seen, place).unwrap_or_else(|now| now);
             }
@@ -523,11 +601,39 @@ mod tests {
         assert_eq!(header.valid().collect::<Vec<_>>(), (0..PLACES).filter(|p| p % 2 == 1).collect::<Vec<_>>());
     }
 
+    /// Places `reference`; `rival` and `dead` decide.
+    struct Placing<R, D>(Ref, R, D);
+
+    impl<T, R: Fn(&Bucket, Header) -> Option<T>, D: Fn(Ref) -> bool> Candidate for Placing<R, D> {
+        type Rival = T;
+
+        fn rival(&self, level: &Bucket, seen: Header) -> Option<T> {
+            (self.1)(level, seen)
+        }
+
+        fn reference(&mut self) -> Option<Ref> {
+            Some(self.0)
+        }
+
+        fn is_dead(&self, reference: Ref) -> bool {
+            (self.2)(reference)
+        }
+    }
+
+    fn place<T>(
+        index: &Index,
+        reference: Ref,
+        rival: impl Fn(&Bucket, Header) -> Option<T>,
+        dead: impl Fn(Ref) -> bool,
+    ) -> Placed<T> {
+        index.place(reference.hash_bits(), &mut Placing(reference, rival, dead))
+    }
+
     #[test]
     fn a_full_level_is_sealed_and_continued() {
         let index = Index::new(1);
         for slot in 0..40 {
-            let placed = index.place(Ref::new(0, 1, slot), |_, _| None::<()>, |_| false);
+            let placed = place(&index, Ref::new(0, 1, slot), |_, _| None::<()>, |_| false);
             let Placed::Done { spilled } = placed else { panic!("not placed") };
             assert_eq!(spilled, slot >= IN_BUCKET as u32);
         }
@@ -535,7 +641,7 @@ mod tests {
         // A dead one makes room instead.
         let levels = index.levels();
         for slot in 40..52 + 1 {
-            let placed = index.place(Ref::new(0, 1, slot), |_, _| None::<()>, |r| r.slot() == slot - 1);
+            let placed = place(&index, Ref::new(0, 1, slot), |_, _| None::<()>, |r| r.slot() == slot - 1);
             assert!(matches!(placed, Placed::Done { .. }));
         }
         assert_eq!(index.levels(), levels);
@@ -551,16 +657,17 @@ mod tests {
     fn an_insert_that_loses_gives_its_place_back() {
         let index = Index::new(1);
         // Another one becomes valid between the first look and the exchange; the second look finds it.
-        let mut looks = 0;
-        let placed = index.place(
+        let looks = std::cell::Cell::new(0);
+        let placed = place(
+            &index,
             Ref::new(0, 1, 1),
             |_, _| {
-                looks += 1;
-                if looks == 1 {
-                    let rival = index.place(Ref::new(0, 1, 2), |_, _| None::<()>, |_| false);
+                looks.set(looks.get() + 1);
+                if looks.get() == 1 {
+                    let rival = place(&index, Ref::new(0, 1, 2), |_, _| None::<()>, |_| false);
                     assert!(matches!(rival, Placed::Done { .. }));
                 }
-                (looks > 1).then_some("rival")
+                (looks.get() > 1).then_some("rival")
             },
             |_| false,
         );
@@ -590,7 +697,7 @@ mod tests {
                                 std::thread::yield_now();
                             }
                             let look = |_: &Bucket, seen: Header| seen.valid().next();
-                            matches!(index.place(Ref::new(0, 1, slot), look, |_| false), Placed::Done { .. })
+                            matches!(place(index, Ref::new(0, 1, slot), look, |_| false), Placed::Done { .. })
                         })
                     })
                     .collect();
@@ -603,9 +710,9 @@ mod tests {
     #[test]
     fn a_frozen_bucket_admits_nobody_and_loses_nobody() {
         let index = Index::new(1);
-        assert!(matches!(index.place(Ref::new(0, 1, 1), |_, _| None::<()>, |_| false), Placed::Done { .. }));
+        assert!(matches!(place(&index, Ref::new(0, 1, 1), |_, _| None::<()>, |_| false), Placed::Done { .. }));
         index.bucket(0).freeze();
-        assert!(matches!(index.place(Ref::new(0, 1, 2), |_, _| None::<()>, |_| false), Placed::Frozen));
+        assert!(matches!(place(&index, Ref::new(0, 1, 2), |_, _| None::<()>, |_| false), Placed::Frozen));
         assert_eq!(taken(&index), 1);
         assert_eq!(index.bucket(0).reference(0), Ref::new(0, 1, 1));
     }

@@ -39,7 +39,7 @@
 //! | call | progress | linearization point |
 //! |---|---|---|
 //! | `get`, `contains_key`, `by_handle` | wait-free up to the number of levels of one bucket (one, but for collisions of 28 hash bits), and of growths meanwhile | the load that finds the entry live; if absent, the load of the bucket's header, or the entry's removal during the call |
-//! | `insert`, `get_or_insert_with` | lock-free | the exchange that publishes the entry; if refused, the load that finds the other one live |
+//! | `insert`, `get_or_insert_with` | lock-free | the exchange that makes the entry's reference valid; if refused, the load that finds the other one live |
 //! | `remove`, `remove_if`, `compare_remove` | lock-free; the removal itself is one compare-exchange | that exchange |
 //! | `replace_if`, `compare_replace` | lock-free; the replacement itself is one compare-exchange | that exchange |
 //! | `iter`, `retain`, `clear`, `len` | wait-free in the number of slots (stripes for `len`) | none: weakly consistent. An entry that is there all the time is met exactly once |
@@ -76,11 +76,9 @@ mod slots;
 
 pub use crate::reclaim::{Guard, pin};
 
-use crate::sync::{AtomicCount, Ordering, STRIPES, stripe};
-use crossbeam_utils::CachePadded;
 use equivalent::Equivalent;
 use growth::Indexes;
-use index::{Bucket, Header, Placed, Ref, hash_bits};
+use index::{Bucket, Candidate, Header, Placed, Ref, hash_bits};
 use slots::{Meta, Slot, SlotPool, State};
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
@@ -97,8 +95,6 @@ pub type RandomState = foldhash::fast::FixedState;
 pub struct CasMap<K, V, S = RandomState> {
     indexes: Indexes,
     slots: Arc<SlotPool<K, V>>,
-    /// Entries, as a sum over stripes; each wraps, the sum does not.
-    len: [CachePadded<AtomicCount>; STRIPES],
     hasher: S,
 }
 
@@ -273,12 +269,7 @@ impl<K, V, S> CasMap<K, V, S> {
     /// An empty map with this hasher whose index has room for `capacity` entries without growing.
     pub fn with_capacity_and_hasher(capacity: usize, hasher: S) -> Self {
         let least = if cfg!(any(kvlease_loom, kvlease_shuttle)) { 1 } else { 8 };
-        CasMap {
-            indexes: Indexes::new((capacity / 2).max(least)),
-            slots: SlotPool::new(),
-            len: std::array::from_fn(|_| CachePadded::new(AtomicCount::new(0))),
-            hasher,
-        }
+        CasMap { indexes: Indexes::new((capacity / growth::MAX_LOAD).max(least)), slots: SlotPool::new(), hasher }
     }
 
     /// Pins the thread and gives the map's calls without a guard argument.
@@ -287,11 +278,9 @@ impl<K, V, S> CasMap<K, V, S> {
     }
 
     /// How many entries the map holds. Exact at rest; while others insert and remove, of some moment
-    /// or other for each of them.
+    /// or other for each of them, and an insert counts from its beginning, even if it is refused.
     pub fn len(&self) -> usize {
-        // Relaxed: a sum over stripes is not a snapshot anyway.
-        let sum = self.len.iter().fold(0u64, |sum, stripe| sum.wrapping_add(stripe.load(Ordering::Relaxed)));
-        usize::try_from(sum as i64).unwrap_or(0)
+        self.slots.in_use() as usize
     }
 
     /// Whether the map holds no entry; see [`len`](Self::len).
@@ -309,11 +298,16 @@ impl<K, V, S> CasMap<K, V, S> {
         &self.hasher
     }
 
-    /// The entry in this slot, if it is live.
-    fn entry_in(&self, index: u32) -> Option<Entry<'_, K, V>> {
+    /// The entry in this slot, if it is in the map.
+    fn entry_in<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<Entry<'g, K, V>> {
         let slot = self.slots.get(index)?;
         let meta = slot.load_meta();
-        (meta.state() == State::Live).then(|| self.entry(slot, meta, index)).flatten()
+        if meta.state() != State::Live {
+            return None;
+        }
+        // Should it have died since, its hash bits may be anything, and we do not find it.
+        let reference = Ref::new(slot.hash_bits(), meta.generation(), index);
+        self.indexes.shows(reference, guard).then(|| self.entry(slot, meta, index)).flatten()
     }
 
     /// What was seen of a live slot.
@@ -330,20 +324,24 @@ impl<K, V, S> CasMap<K, V, S> {
     #[inline]
     pub fn by_handle<'g>(&'g self, handle: Handle, guard: &'g Guard) -> Option<Entry<'g, K, V>> {
         let _ = guard;
-        self.entry_in(handle.index).filter(|entry| entry.meta.generation() == handle.generation)
+        let slot = self.slots.get(handle.index)?;
+        let meta = slot.load_meta();
+        // Whoever has a handle has seen the entry in the map.
+        (meta.state() == State::Live && meta.generation() == handle.generation)
+            .then(|| self.entry(slot, meta, handle.index))
+            .flatten()
     }
 
     /// The entry that lives in this slot, whatever its generation.
     pub(crate) fn by_index<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<Entry<'g, K, V>> {
-        let _ = guard;
-        self.entry_in(index)
+        self.entry_in(index, guard)
     }
 
     /// All entries, in no order. Weakly consistent: an entry that is there from the call to the end is met
     /// exactly once, one that comes or goes meanwhile may be met or not. Takes time in proportion to the
     /// most entries that the map has ever held.
     pub fn iter<'g>(&'g self, guard: &'g Guard) -> Iter<'g, K, V, S> {
-        Iter { map: self, _guard: guard, next: 0, end: self.slots.len() }
+        Iter { map: self, guard, next: 0, end: self.slots.len() }
     }
 }
 
@@ -408,7 +406,7 @@ where
             let mut seen = level.load();
             if !seen.is_moved() {
                 loop {
-                    if let Some(entry) = self.find_live(level, seen, hash, key) {
+                    if let Some(entry) = self.find_in(level, seen, hash, key) {
                         return Some(entry);
                     }
                     if !seen.is_sealed() {
@@ -422,53 +420,29 @@ where
         }
     }
 
-    /// The live entry with this key that `seen` shows in `level`.
+    /// The entry with this key that `seen` shows in `level`.
     #[inline(always)]
-    fn find_live<'g, Q>(&'g self, level: &Bucket, seen: Header, hash: u32, key: &Q) -> Option<Entry<'g, K, V>>
+    fn find_in<'g, Q>(&'g self, level: &Bucket, seen: Header, hash: u32, key: &Q) -> Option<Entry<'g, K, V>>
     where
         Q: Equivalent<K> + ?Sized,
     {
-        for place in seen.valid() {
+        for place in level.candidates(seen, hash) {
             let reference = level.reference(place);
             if reference.hash_bits() != hash {
                 continue;
             }
             let slot = self.slots.get(reference.slot())?;
             let meta = slot.load_meta();
-            if meta.state() != State::Live || !reference.is_of(meta.generation()) {
+            // Not in the index, or not any more: an entry that was there at `seen` has been removed since.
+            if meta.state() != State::Live
+                || !reference.is_of(meta.generation())
+                || !level.confirm(seen, place, reference)
+            {
                 continue;
             }
-            // SAFETY: live, in the generation that was seen, under the guard of our caller.
+            // SAFETY: live, in the generation that was seen, and it has been in the map; under the guard of our
+            // caller.
             if key.equivalent(unsafe { slot.key() }) {
-                return self.entry(slot, meta, reference.slot());
-            }
-        }
-        None
-    }
-
-    /// The entry with this key that stands in the way of an insert that was seen up to `seen`. Unlike
-    /// [`find_live`](Self::find_live) it also meets entries that are valid but not yet published, and
-    /// publishes them, so that it need not wait for their inserter.
-    fn find_rival<'g>(&'g self, level: &Bucket, seen: Header, hash: u32, key: &K) -> Option<Entry<'g, K, V>> {
-        for place in seen.valid() {
-            let reference = level.reference(place);
-            if reference.hash_bits() != hash {
-                continue;
-            }
-            let slot = self.slots.get(reference.slot())?;
-            let mut meta = slot.load_meta();
-            if !reference.is_of(meta.generation()) {
-                continue;
-            }
-            if meta.state() == State::Pending && level.confirm(place, reference) {
-                slot.publish(meta);
-                meta = slot.load_meta();
-            }
-            if meta.state() != State::Live || !reference.is_of(meta.generation()) {
-                continue;
-            }
-            // SAFETY: live, in the generation that was seen, under the guard of our caller.
-            if key.eq(unsafe { slot.key() }) {
                 return self.entry(slot, meta, reference.slot());
             }
         }
@@ -480,7 +454,7 @@ where
     fn is_alive(&self, reference: Ref) -> bool {
         self.slots.get(reference.slot()).is_some_and(|slot| {
             let meta = slot.settle_meta();
-            reference.is_of(meta.generation()) && matches!(meta.state(), State::Pending | State::Live)
+            reference.is_of(meta.generation()) && meta.state() == State::Live
         })
     }
 
@@ -513,12 +487,7 @@ where
     /// }
     /// ```
     pub fn insert<'g>(&'g self, key: K, value: V, guard: &'g Guard) -> Result<Entry<'g, K, V>, InsertError<'g, K, V>> {
-        let hash = self.hash(&key);
-        // Before a slot is spent on it.
-        if let Some(entry) = self.get_hashed(hash, &key, guard) {
-            return Err(InsertError::Exists { key, value, entry });
-        }
-        self.insert_hashed(hash, key, value, guard)
+        self.insert_hashed(self.hash(&key), key, value, guard)
     }
 
     pub(crate) fn insert_hashed<'g>(
@@ -528,44 +497,29 @@ where
         value: V,
         guard: &'g Guard,
     ) -> Result<Entry<'g, K, V>, InsertError<'g, K, V>> {
-        let Some(number) = self.slots.alloc(guard) else { return Err(InsertError::Full { key, value }) };
-        let meta = self.slots.fill(number, Some(key), value, hash, State::Pending);
-        let reference = Ref::new(hash, meta.generation(), number);
-        let Some(slot) = self.slots.get(number) else { unreachable!("just allocated") };
-        // SAFETY: filled above and ours until it is valid; what comes after `place` does not use it.
-        let key: &K = unsafe { slot.key() };
-
         let alive = |reference| self.is_alive(reference);
+        let mut inserting = Inserting { map: self, hash, guard, outside: Some((key, value)), inside: None };
         let rival = loop {
             let index = self.indexes.newest(hash, &alive, guard);
-            let placed = index.place(
-                reference,
-                |level, seen| self.find_rival(level, seen, hash, key),
-                |other| !self.is_alive(other),
-            );
-            match placed {
+            match index.place(hash, &mut inserting) {
                 Placed::Done { spilled } => {
-                    slot.publish(meta);
-                    // Relaxed: a count.
-                    self.len[stripe()].fetch_add(1, Ordering::Relaxed);
                     if spilled {
                         self.indexes.consider_growth(index, self.len(), guard);
                     }
-                    let meta = meta.with_state(State::Live);
-                    return Ok(Entry { slot, holder: slot, meta, index: number });
+                    let Some((slot, meta, index)) = inserting.inside else { unreachable!("its reference is valid") };
+                    return Ok(Entry { slot, holder: slot, meta, index });
                 }
-                Placed::Found(rival) => break rival,
+                Placed::Found(rival) => break Some(rival),
                 // The index admits nobody any more: on to the one that follows it.
                 Placed::Frozen => {}
+                Placed::Refused => break None,
             }
         };
-        let back = self.slots.take_back(number);
-        // Through the grace period, as any slot: see "no ABA" in `slots`.
-        self.slots.retire(number, guard);
-        match back {
-            Some((Some(key), value)) => Err(InsertError::Exists { key, value, entry: rival }),
-            _ => unreachable!("filled above with a key"),
-        }
+        let Some((key, value)) = inserting.take_back() else { unreachable!("it was never valid") };
+        Err(match rival {
+            Some(entry) => InsertError::Exists { key, value, entry },
+            None => InsertError::Full { key, value },
+        })
     }
 
     /// The entry with this key, inserted with the value that `make` gives if there is none. `make` may be
@@ -645,8 +599,6 @@ where
         let reference = Ref::new(entry.slot.hash_bits(), entry.meta.generation(), entry.index);
         self.indexes.unlink(reference, guard);
         self.slots.retire(entry.index, guard);
-        // Relaxed: a count.
-        self.len[stripe()].fetch_sub(1, Ordering::Relaxed);
         true
     }
 
@@ -671,16 +623,16 @@ where
             return Err(value);
         }
         let Some(number) = self.slots.alloc(guard) else { return Err(value) };
-        self.slots.fill(number, None, value, 0, State::Free);
+        let Some(holder) = self.slots.get(number) else { unreachable!("just allocated") };
+        self.slots.fill(holder, None, value, 0, State::Free);
         if entry.slot.try_replace(entry.meta, number) {
             match entry.meta.value_slot() {
                 None => self.slots.retire_own_value(entry.index, guard),
                 Some(old) => self.slots.retire(old, guard),
             }
-            let Some(holder) = self.slots.get(number) else { unreachable!("just allocated") };
             return Ok(Entry { holder, meta: entry.meta.with_value_slot(number), ..*entry });
         }
-        let back = self.slots.take_back(number);
+        let back = self.slots.take_back(holder);
         self.slots.retire(number, guard);
         match back {
             Some((_, value)) => Err(value),
@@ -746,6 +698,64 @@ where
     }
 }
 
+/// An insert that is going on. A slot is spent on it only when nothing was seen to stand against it.
+struct Inserting<'g, K, V, S> {
+    map: &'g CasMap<K, V, S>,
+    hash: u32,
+    guard: &'g Guard,
+    /// Key and value, until they are in a slot.
+    outside: Option<(K, V)>,
+    /// The slot that they are in, its `meta`, and its number.
+    inside: Option<(&'g Slot<K, V>, Meta, u32)>,
+}
+
+impl<'g, K, V, S> Candidate for Inserting<'g, K, V, S>
+where
+    K: Eq + Hash + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher,
+{
+    type Rival = Entry<'g, K, V>;
+
+    #[inline(always)]
+    fn rival(&self, level: &Bucket, seen: Header) -> Option<Entry<'g, K, V>> {
+        let key = match (&self.outside, &self.inside) {
+            (Some((key, _)), _) => key,
+            // SAFETY: filled by `reference`, and ours until the reference is valid.
+            (None, Some((slot, ..))) => unsafe { slot.key() },
+            (None, None) => return None,
+        };
+        self.map.find_in(level, seen, self.hash, key)
+    }
+
+    #[inline(always)]
+    fn reference(&mut self) -> Option<Ref> {
+        if self.inside.is_none() {
+            let number = self.map.slots.alloc(self.guard)?;
+            let slot = self.map.slots.get(number)?;
+            let (key, value) = self.outside.take()?;
+            let meta = self.map.slots.fill(slot, Some(key), value, self.hash, State::Live);
+            self.inside = Some((slot, meta, number));
+        }
+        self.inside.map(|(_, meta, number)| Ref::new(self.hash, meta.generation(), number))
+    }
+
+    fn is_dead(&self, reference: Ref) -> bool {
+        !self.map.is_alive(reference)
+    }
+}
+
+impl<K: Send + 'static, V: Send + 'static, S> Inserting<'_, K, V, S> {
+    /// Key and value of an insert that was refused.
+    fn take_back(self) -> Option<(K, V)> {
+        let Some((slot, _, number)) = self.inside else { return self.outside };
+        let back = self.map.slots.take_back(slot);
+        // Through the grace period, as any slot: see "no ABA" in `slots`.
+        self.map.slots.retire(number, self.guard);
+        back.and_then(|(key, value)| Some((key?, value)))
+    }
+}
+
 /// What models ask beyond the public face.
 #[cfg(all(test, kvlease_loom))]
 impl<K, V, S> CasMap<K, V, S>
@@ -764,7 +774,7 @@ where
     pub(crate) fn assert_whole(&self, guard: &Guard) {
         for references in self.indexes.references(guard) {
             for (i, reference) in references.iter().enumerate() {
-                let entry = self.entry_in(reference.slot());
+                let entry = self.entry_in(reference.slot(), guard);
                 let generation = entry.map(|entry| entry.meta.generation());
                 assert!(generation.is_some_and(|generation| reference.is_of(generation)), "a reference to no entry");
                 assert!(!references[..i].contains(reference), "an entry is referred to twice");
@@ -797,7 +807,7 @@ impl<K: fmt::Debug, V: fmt::Debug, S> fmt::Debug for CasMap<K, V, S> {
 /// The entries of a map; see [`CasMap::iter`].
 pub struct Iter<'g, K, V, S> {
     map: &'g CasMap<K, V, S>,
-    _guard: &'g Guard,
+    guard: &'g Guard,
     next: u32,
     end: u32,
 }
@@ -809,7 +819,7 @@ impl<'g, K, V, S> Iterator for Iter<'g, K, V, S> {
         while self.next < self.end {
             let index = self.next;
             self.next += 1;
-            if let Some(entry) = self.map.entry_in(index) {
+            if let Some(entry) = self.map.entry_in(index, self.guard) {
                 return Some(entry);
             }
         }

@@ -4,18 +4,23 @@
 //! [`meta`](Slot::meta) word of any slot is always sound. What that word says decides everything else:
 //!
 //! ```text
-//!           alloc + fill          made valid in the index       compare-exchange by the one remover
-//!   Free(g) ------------> Pending(g+1) ----------> Live(g+1) ----------------------> Dead(g+1)
-//!     ^                        | lost to an equal key                                    |
-//!     |                        v                                                         v
-//!     +------------------------+------------ limbo (grace period) <----------------------+
+//!           alloc + fill                  compare-exchange by the one remover
+//!   Free(g) ------------> Live(g+1) -----------------------------------------> Dead(g+1)
+//!     ^                       | lost to an equal key                               |
+//!     |                       v                                                    v
+//!     +-----------------------+------------ limbo (grace period) <-----------------+
 //! ```
 //!
 //! * `meta` is `generation:30 | state:2 | value slot:32`. The value of an entry lies in its own slot
 //!   (value slot 0) or, once it has been replaced, in the slot named there (number + 1). To replace a
 //!   value is one compare-exchange of `meta`, and so is to remove an entry, so neither can miss the other.
-//! * **Under a guard a slot seen `Live` keeps its key, and the value seen with it, readable** until the
-//!   guard goes: a slot is dropped and reused only after a grace period that starts at its death.
+//! * `Live` alone does not mean that the entry is in the map: it is from the moment at which a reference to it
+//!   becomes valid in the index, and one that loses to an equal key before never is. So whoever comes
+//!   by way of a reference asks the bucket again, after `meta`, whether it is valid
+//!   ([`Bucket::confirm`](super::index::Bucket::confirm)), and does not touch the key before.
+//! * **Under a guard a slot seen `Live`, of an entry that has been in the map, keeps its key, and the value seen
+//!   with it, readable** until the guard goes: a slot is dropped and reused only after a grace period
+//!   that starts at its death.
 //! * Under one guard a slot changes its generation at most once, since for a second time it would have
 //!   to die, and be reclaimed, while the guard exists. That is why four bits of it suffice in a reference.
 //!
@@ -26,7 +31,11 @@
 //! **Limbo**: a slot that died goes on its stripe's limbo stack; the 64th there takes the whole
 //! stack and defers one closure for it. So a removal costs no allocation, and destructors of keys and
 //! values run inside the collector, in batches, or when the map is dropped, whichever is first.
+//!
+//! The words of these stacks also count what was taken and what was given back, so that to know how many
+//! entries there are costs no access of its own.
 
+use super::prefetch;
 use crate::reclaim::{Fate, Guard};
 use crate::segments::{MAX_INDEX, Segments, ZeroInit};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, STRIPES, UnsafeCell, store_owned, stripe};
@@ -43,12 +52,10 @@ const LIMBO_BATCH: u32 = if cfg!(any(kvlease_loom, kvlease_shuttle, miri)) { 1 }
 pub(super) enum State {
     /// In the pool, or holding a value for another slot.
     Free = 0,
-    /// Filled, on its way into the index. Readers treat it as absent.
-    Pending = 1,
-    /// In the map.
-    Live = 2,
+    /// Filled: in the map, or on its way into the index.
+    Live = 1,
     /// Removed. Final for this generation.
-    Dead = 3,
+    Dead = 2,
 }
 
 /// A value of a slot's `meta` word.
@@ -68,8 +75,7 @@ impl Meta {
     pub(super) fn state(self) -> State {
         match self.0 >> 32 & 3 {
             0 => State::Free,
-            1 => State::Pending,
-            2 => State::Live,
+            1 => State::Live,
             _ => State::Dead,
         }
     }
@@ -97,6 +103,7 @@ const DEFERRED: u32 = 4;
 /// The slot is otherwise ready for the pool; the closure of `DEFERRED` puts it there.
 const WANTED: u32 = 8;
 
+#[repr(align(64))]
 pub(super) struct Slot<K, V> {
     /// See [`Meta`]. Compare-exchanged by removers and replacers; stored only while the slot is in
     /// nobody's hands but the allocating thread's.
@@ -151,18 +158,6 @@ impl<K, V> Slot<K, V> {
         self.meta.compare_exchange(seen.0, seen.with_state(State::Dead).0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Makes a pending entry live. Its inserter does so, or a rival that met it made valid.
-    pub(super) fn publish(&self, pending: Meta) {
-        // Release: all that made the entry valid comes before; pairs with `load_meta`. A failure means
-        // that somebody else has done it (and perhaps more since).
-        let _ = self.meta.compare_exchange(
-            pending.0,
-            pending.with_state(State::Live).0,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
-    }
-
     /// Puts the value of `value` in place of the one seen in `seen`.
     pub(super) fn try_replace(&self, seen: Meta, value_slot: u32) -> bool {
         // Release: publishes the new value's slot to `load_meta`. Acquire: orders the retirement of
@@ -179,8 +174,8 @@ impl<K, V> Slot<K, V> {
     }
 
     /// # Safety
-    /// The slot holds a key: it was seen `Live` (or `Pending` and valid in the index) under a guard
-    /// that outlives `'g`.
+    /// The slot holds a key that stays: it was seen `Live`, of an entry that has been in the map, under a
+    /// guard that outlives `'g`; or it is the caller's own, filled and not yet valid in the index.
     #[inline]
     pub(super) unsafe fn key<'g>(&self) -> &'g K {
         self.fate.check();
@@ -210,15 +205,75 @@ impl<F: Fn(u32)> Drop for OnUnwind<F> {
     }
 }
 
+/// The word of a stack of slots: `count:32 | top:32`, the top as slot number + 1, or 0. The count wraps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stack(u64);
+
+impl Stack {
+    const COUNT: u64 = 1 << 32;
+
+    fn top(self) -> u32 {
+        self.0 as u32
+    }
+
+    fn count(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    fn with_top(self, top: u32) -> Self {
+        Stack(self.0 & !0xffff_ffff | top as u64)
+    }
+
+    fn counted(self) -> Self {
+        Stack(self.0.wrapping_add(Self::COUNT))
+    }
+}
+
 /// All slots of one map. Shared between the map and the closures that it has deferred.
 pub(super) struct SlotPool<K, V> {
     slots: Segments<Slot<K, V>>,
     /// Slots handed out for the first time so far.
     fresh: CachePadded<AtomicU64>,
-    /// Top of each free stack: slot number + 1, or 0.
-    free: [CachePadded<AtomicU32>; STRIPES],
-    /// Each limbo stack: `how many:32 | top:32`, the top as slot number + 1.
+    /// The free [stacks](Stack). Each counts how many slots have been taken from it.
+    free: [CachePadded<AtomicU64>; STRIPES],
+    /// The limbo [stacks](Stack). Each counts what was [retired](Self::retire) there.
     limbo: [CachePadded<AtomicU64>; STRIPES],
+}
+
+/// Slots on their way into the pool, linked to each other.
+#[derive(Clone, Copy, Default)]
+struct Chain {
+    top: u32,
+    bottom: u32,
+}
+
+impl Chain {
+    fn push<K, V>(&mut self, index: u32, slot: &Slot<K, V>) {
+        // Relaxed: published with the chain.
+        slot.link.store(self.top, Ordering::Relaxed);
+        self.top = index + 1;
+        if self.bottom == 0 {
+            self.bottom = index + 1;
+        }
+    }
+}
+
+/// A [`reclaim`](SlotPool::reclaim) that is going on: should the destructor of a key or value panic, what it
+/// has got so far goes into the pool, and it goes on behind.
+struct Reclaiming<'a, K, V> {
+    pool: &'a SlotPool<K, V>,
+    /// The rest of the limbo chain.
+    rest: u32,
+    freed: Chain,
+}
+
+impl<K, V> Drop for Reclaiming<'_, K, V> {
+    fn drop(&mut self) {
+        self.pool.push_free(self.freed);
+        if self.rest != 0 {
+            self.pool.reclaim(self.rest);
+        }
+    }
 }
 
 // SAFETY: the pool owns its keys and values; a shared reference to it can drop them from any thread
@@ -233,7 +288,7 @@ impl<K, V> SlotPool<K, V> {
         Arc::new(SlotPool {
             slots: Segments::new(),
             fresh: CachePadded::new(AtomicU64::new(0)),
-            free: std::array::from_fn(|_| CachePadded::new(AtomicU32::new(0))),
+            free: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
             limbo: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
         })
     }
@@ -250,7 +305,20 @@ impl<K, V> SlotPool<K, V> {
         self.fresh.load(Ordering::Acquire).min(MAX_INDEX as u64 + 1) as u32
     }
 
+    /// How many slots are in use: taken, and not retired. Too high by those whose taker is still about to
+    /// make an entry of them, or to find that it cannot.
+    pub(super) fn in_use(&self) -> u32 {
+        // Acquire: pairs with the Release in `retire`: who sees a slot retired sees it taken, so
+        // that the difference is not below zero.
+        let retired = self.limbo.iter().map(|stack| Stack(stack.load(Ordering::Acquire)).count());
+        let retired = retired.fold(0, u32::wrapping_add);
+        // Relaxed: see above.
+        let taken = self.free.iter().map(|stack| Stack(stack.load(Ordering::Relaxed)).count());
+        taken.fold(self.len(), u32::wrapping_add).wrapping_sub(retired)
+    }
+
     /// A slot to fill, from the pool or new; `None` when 2³² − 65 slots are in use.
+    #[inline]
     pub(super) fn alloc(&self, _guard: &Guard) -> Option<u32> {
         let mine = stripe();
         self.pop(mine).or_else(|| self.alloc_slow(mine))
@@ -267,32 +335,37 @@ impl<K, V> SlotPool<K, V> {
     }
 
     fn pop(&self, stripe: usize) -> Option<u32> {
-        let top = &self.free[stripe];
-        // Acquire (here and on failure): pairs with the Release of `push_chain`, so that `link` is the
+        let stack = &self.free[stripe];
+        // Acquire (here and on failure): pairs with the Release of `push_free`, so that `link` is the
         // one that was written for this stay in the pool, and the last owner's drops are behind us.
-        let mut seen = top.load(Ordering::Acquire);
+        let mut seen = Stack(stack.load(Ordering::Acquire));
         loop {
-            let index = seen.checked_sub(1)?;
+            let index = seen.top().checked_sub(1)?;
             // Relaxed: see above. If another thread has popped it meanwhile, this may be anything, and
             // then the exchange fails: under our guard it cannot have come back (no ABA).
             let next = self.slots.get(index)?.link.load(Ordering::Relaxed);
-            match top.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some(index),
-                Err(now) => seen = now,
+            let taken = seen.with_top(next).counted();
+            match stack.compare_exchange_weak(seen.0, taken.0, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    if let Some(next) = next.checked_sub(1).and_then(|next| self.slots.get(next)) {
+                        prefetch(next); // for the next one
+                    }
+                    return Some(index);
+                }
+                Err(now) => seen = Stack(now),
             }
         }
     }
 
-    /// Puts an entry into a slot just allocated, as [`State::Pending`], or [`State::Free`] when it
-    /// only holds a value. Gives its `meta`.
-    pub(super) fn fill(&self, index: u32, key: Option<K>, value: V, hash_bits: u32, state: State) -> Meta {
-        // `alloc` has checked that it exists.
-        let Some(slot) = self.slots.get(index) else { return Meta(0) };
+    /// Puts an entry into a slot just allocated, as [`State::Live`], or [`State::Free`] when it only holds a
+    /// value. Gives its `meta`.
+    #[inline(always)]
+    pub(super) fn fill(&self, slot: &Slot<K, V>, key: Option<K>, value: V, hash_bits: u32, state: State) -> Meta {
         slot.fate.revive();
         let mut holds = HAS_VALUE;
         if let Some(key) = key {
-            // SAFETY: between `alloc` and `publish` the slot is ours alone; its last key was dropped
-            // before it came into the pool.
+            // SAFETY: from `alloc` until a reference to it is valid the slot is ours alone; its last key was
+            // dropped before it came into the pool.
             slot.key.with_mut(|at| unsafe { at.cast::<K>().write(key) });
             holds |= HAS_KEY;
         }
@@ -310,8 +383,7 @@ impl<K, V> SlotPool<K, V> {
     }
 
     /// Takes key and value back out of a slot that was filled but never made valid.
-    pub(super) fn take_back(&self, index: u32) -> Option<(Option<K>, V)> {
-        let slot = self.slots.get(index)?;
+    pub(super) fn take_back(&self, slot: &Slot<K, V>) -> Option<(Option<K>, V)> {
         // Relaxed: our own writes.
         let holds = slot.holds.swap(0, Ordering::Relaxed);
         let meta = Meta(slot.meta.load(Ordering::Relaxed));
@@ -325,6 +397,9 @@ impl<K, V> SlotPool<K, V> {
 
     /// Drops what the slot still holds. Each of key and value is dropped by whoever clears its bit.
     fn drop_held(&self, slot: &Slot<K, V>, which: u32) {
+        if !std::mem::needs_drop::<K>() && !std::mem::needs_drop::<V>() && !cfg!(kvlease_loom) {
+            return;
+        }
         // AcqRel: of the map's drop and a closure that runs at the same time, the second sees the bits
         // cleared; Acquire orders the drop after the fill.
         let held = slot.holds.fetch_and(!which, Ordering::AcqRel) & which;
@@ -358,11 +433,11 @@ impl<K, V> SlotPool<K, V> {
 
     /// After the grace period: drops what the chain of slots holds and puts them into the pool.
     fn reclaim(&self, chain: u32) {
-        let mut rest = OnUnwind(chain, |chain| self.reclaim(chain));
-        while let Some(slot) = rest.0.checked_sub(1).and_then(|index| self.slots.get(index)) {
-            let index = rest.0 - 1;
+        let mut at = Reclaiming { pool: self, rest: chain, freed: Chain::default() };
+        while let Some(slot) = at.rest.checked_sub(1).and_then(|index| self.slots.get(index)) {
+            let index = at.rest - 1;
             // Relaxed: the closure that calls us was handed over with the chain in it.
-            rest.0 = slot.link.load(Ordering::Relaxed);
+            at.rest = slot.link.load(Ordering::Relaxed);
             // Relaxed: nobody changes it after its death.
             let meta = Meta(slot.meta.load(Ordering::Relaxed));
             let value_slot = meta.value_slot();
@@ -374,7 +449,7 @@ impl<K, V> SlotPool<K, V> {
             if slot.holds.load(Ordering::Relaxed) & DEFERRED == 0
                 || slot.holds.fetch_or(WANTED, Ordering::AcqRel) & DEFERRED == 0
             {
-                self.push_free(index, slot);
+                at.freed.push(index, slot);
             }
             if let Some(value_slot) = value_slot {
                 // The entry's last value lies there, and dies with it.
@@ -382,23 +457,25 @@ impl<K, V> SlotPool<K, V> {
                     slot.fate.retire();
                     slot.fate.reclaim();
                     self.drop_held(slot, HAS_VALUE);
-                    self.push_free(value_slot, slot);
+                    at.freed.push(value_slot, slot);
                 }
             }
         }
-        std::mem::forget(rest);
     }
 
-    fn push_free(&self, index: u32, slot: &Slot<K, V>) {
-        let top = &self.free[stripe()];
+    /// Puts a chain of slots into the pool.
+    fn push_free(&self, chain: Chain) {
+        let Some(bottom) = chain.bottom.checked_sub(1).and_then(|bottom| self.slots.get(bottom)) else { return };
+        let stack = &self.free[stripe()];
         // Relaxed: only its value matters, for the exchange.
-        let mut seen = top.load(Ordering::Relaxed);
+        let mut seen = Stack(stack.load(Ordering::Relaxed));
         loop {
-            slot.link.store(seen, Ordering::Relaxed);
+            bottom.link.store(seen.top(), Ordering::Relaxed);
             // Release: pairs with the Acquire in `pop`.
-            match top.compare_exchange_weak(seen, index + 1, Ordering::Release, Ordering::Relaxed) {
+            match stack.compare_exchange_weak(seen.0, seen.with_top(chain.top).0, Ordering::Release, Ordering::Relaxed)
+            {
                 Ok(_) => return,
-                Err(now) => seen = now,
+                Err(now) => seen = Stack(now),
             }
         }
     }
@@ -413,24 +490,25 @@ impl<K: Send + 'static, V: Send + 'static> SlotPool<K, V> {
         slot.fate.retire();
         let limbo = &self.limbo[stripe()];
         // Relaxed: only its value matters, for the exchange.
-        let mut seen = limbo.load(Ordering::Relaxed);
-        let count = loop {
-            slot.link.store(seen as u32, Ordering::Relaxed);
-            let count = (seen >> 32) + 1;
-            // Release: pairs with the Acquire of the swap below. Pushed slots stay, so no ABA.
-            match limbo.compare_exchange_weak(
-                seen,
-                count << 32 | (index as u64 + 1),
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => break count,
-                Err(now) => seen = now,
+        let mut seen = Stack(limbo.load(Ordering::Relaxed));
+        loop {
+            slot.link.store(seen.top(), Ordering::Relaxed);
+            let pushed = seen.with_top(index + 1).counted();
+            // Release: for the links, pairs with the Acquire in `retired_one`, and for the count with
+            // `in_use`. Pushed slots stay, so no ABA.
+            match limbo.compare_exchange_weak(seen.0, pushed.0, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => seen = Stack(now),
             }
-        };
-        if count >= LIMBO_BATCH as u64 {
+        }
+        self.retired_one(limbo, seen, guard);
+    }
+
+    /// To be called after each count in limbo: every 64th hands all that is there to the collector.
+    fn retired_one(self: &Arc<Self>, limbo: &AtomicU64, before: Stack, guard: &Guard) {
+        if before.counted().count() % LIMBO_BATCH == 0 {
             // AcqRel: Acquire for the links; the exchange makes one thread the chain's owner.
-            let chain = limbo.swap(0, Ordering::AcqRel) as u32;
+            let chain = Stack(limbo.fetch_and(!0xffff_ffff, Ordering::AcqRel)).top();
             if chain != 0 {
                 let pool = Arc::clone(self);
                 guard.defer(move || pool.reclaim(chain));
@@ -447,13 +525,20 @@ impl<K: Send + 'static, V: Send + 'static> SlotPool<K, V> {
         let Some(slot) = self.slots.get(index) else { return };
         // Relaxed: our guard keeps the slot from being reclaimed before this is seen.
         slot.holds.fetch_or(DEFERRED, Ordering::Relaxed);
+        // The entry has another slot beside its own from now on; it is to count as one all the same.
+        let limbo = &self.limbo[stripe()];
+        // Release: pairs with `in_use`, and keeps the release sequence of the stack.
+        let before = Stack(limbo.fetch_add(Stack::COUNT, Ordering::Release));
+        self.retired_one(limbo, before, guard);
         let pool = Arc::clone(self);
         guard.defer(move || {
             let Some(slot) = pool.slots.get(index) else { return };
             pool.drop_held(slot, HAS_VALUE);
             // AcqRel: see `reclaim`. The entry may have died meanwhile, and its slot wait for us.
             if slot.holds.fetch_and(!DEFERRED, Ordering::AcqRel) & WANTED != 0 {
-                pool.push_free(index, slot);
+                let mut freed = Chain::default();
+                freed.push(index, slot);
+                pool.push_free(freed);
             }
         });
     }
