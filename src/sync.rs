@@ -62,6 +62,10 @@ pub(crate) fn store_owned(word: &AtomicU64, value: u64, order: Ordering) {
     }
 }
 
+/// A count that is exact because it is changed by read-modify-writes only, and by which nothing else is ordered:
+/// `std`'s in models, too, to which it is invisible.
+pub(crate) type AtomicCount = std::sync::atomic::AtomicU64;
+
 /// How many ways striped counters and lists are split.
 pub(crate) const STRIPES: usize = if cfg!(any(kvlease_loom, kvlease_shuttle)) { 1 } else { 16 };
 

@@ -80,7 +80,7 @@ impl Ref {
 }
 
 /// A value of a bucket's header.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Header(u64);
 
 const SEALED: u64 = 1 << 26;
@@ -309,6 +309,15 @@ impl Bucket {
     }
 }
 
+/// Where a look-up has ended that found nothing: the last level that it looked at, and how that looked.
+#[derive(Clone, Copy)]
+pub(super) struct Vacancy<'a> {
+    pub(super) level: &'a Bucket,
+    pub(super) seen: Header,
+    /// The level is the first one.
+    pub(super) first: bool,
+}
+
 /// What is to be placed in an index.
 pub(super) trait Candidate {
     /// What may stand against it.
@@ -445,18 +454,31 @@ impl Index {
     /// state in which it would become so.
     ///
     /// Lock-free: an exchange fails only because another one on the same header has succeeded.
-    #[inline]
     pub(super) fn place<C: Candidate>(&self, hash_bits: u32, candidate: &mut C) -> Placed<C::Rival> {
-        let mut level = self.bucket(hash_bits);
-        let mut first = true;
-        let mut seen = level.load();
+        let level = self.bucket(hash_bits);
+        self.place_from(Vacancy { level, seen: level.load(), first: true }, false, candidate)
+    }
+
+    /// As [`place`](Self::place), from where a look-up has ended, which has found no rival there or before if
+    /// it has `looked`.
+    #[inline]
+    pub(super) fn place_from<C: Candidate>(
+        &self,
+        from: Vacancy<'_>,
+        mut looked: bool,
+        candidate: &mut C,
+    ) -> Placed<C::Rival> {
+        let Vacancy { mut level, mut seen, mut first } = from;
         loop {
             if seen.is_frozen() {
                 return Placed::Frozen;
             }
-            if let Some(rival) = candidate.rival(level, seen) {
-                return Placed::Found(rival);
+            if !looked {
+                if let Some(rival) = candidate.rival(level, seen) {
+                    return Placed::Found(rival);
+                }
             }
+            looked = false;
             if seen.is_sealed() {
                 // A sealed level only ever loses entries, so what was looked for there is settled.
                 let Some(next) = level.next_level() else { continue };

@@ -78,7 +78,7 @@ pub use crate::reclaim::{Guard, pin};
 
 use equivalent::Equivalent;
 use growth::Indexes;
-use index::{Bucket, Candidate, Header, Placed, Ref, hash_bits};
+use index::{Bucket, Candidate, Header, Index, Placed, Ref, Vacancy, hash_bits};
 use slots::{Meta, Slot, SlotPool, State};
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
@@ -400,23 +400,34 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
+        self.find(hash, key, guard).ok()
+    }
+
+    /// The entry with this key, or where there is room for it.
+    #[inline]
+    pub(crate) fn find<'g, Q>(&'g self, hash: u32, key: &Q, guard: &'g Guard) -> Result<Entry<'g, K, V>, Vacant<'g>>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
         let mut index = self.indexes.current(guard);
         loop {
-            let mut level = index.bucket(hash);
-            let mut seen = level.load();
-            if !seen.is_moved() {
+            let mut at = Vacancy { level: index.bucket(hash), seen: Header::default(), first: true };
+            at.seen = at.level.load();
+            if !at.seen.is_moved() {
                 loop {
-                    if let Some(entry) = self.find_in(level, seen, hash, key) {
-                        return Some(entry);
+                    if let Some(entry) = self.find_in(at.level, at.seen, hash, key) {
+                        return Ok(entry);
                     }
-                    if !seen.is_sealed() {
-                        return None;
+                    if !at.seen.is_sealed() {
+                        return Err(Vacant { index, at });
                     }
-                    level = level.next_level()?;
-                    seen = level.load();
+                    let Some(next) = at.level.next_level() else { return Err(Vacant { index, at }) };
+                    at = Vacancy { level: next, seen: next.load(), first: false };
                 }
             }
-            index = index.next()?;
+            // Moved, so there is one.
+            let Some(next) = index.next() else { return Err(Vacant { index, at }) };
+            index = next;
         }
     }
 
@@ -487,11 +498,19 @@ where
     /// }
     /// ```
     pub fn insert<'g>(&'g self, key: K, value: V, guard: &'g Guard) -> Result<Entry<'g, K, V>, InsertError<'g, K, V>> {
-        self.insert_hashed(self.hash(&key), key, value, guard)
+        let hash = self.hash(&key);
+        match self.find(hash, &key, guard) {
+            Ok(entry) => Err(InsertError::Exists { key, value, entry }),
+            Err(vacant) => self.insert_at(vacant, hash, key, value, guard),
+        }
     }
 
-    pub(crate) fn insert_hashed<'g>(
+    /// Inserts an entry that a look-up has not found.
+    ///
+    /// If nothing has changed since at the place where it ended, the look-up was the insert's, too.
+    pub(crate) fn insert_at<'g>(
         &'g self,
+        vacant: Vacant<'g>,
         hash: u32,
         key: K,
         value: V,
@@ -499,9 +518,10 @@ where
     ) -> Result<Entry<'g, K, V>, InsertError<'g, K, V>> {
         let alive = |reference| self.is_alive(reference);
         let mut inserting = Inserting { map: self, hash, guard, outside: Some((key, value)), inside: None };
+        let mut index = vacant.index;
+        let mut placed = index.place_from(vacant.at, true, &mut inserting);
         let rival = loop {
-            let index = self.indexes.newest(hash, &alive, guard);
-            match index.place(hash, &mut inserting) {
+            match placed {
                 Placed::Done { spilled } => {
                     if spilled {
                         self.indexes.consider_growth(index, self.len(), guard);
@@ -511,7 +531,10 @@ where
                 }
                 Placed::Found(rival) => break Some(rival),
                 // The index admits nobody any more: on to the one that follows it.
-                Placed::Frozen => {}
+                Placed::Frozen => {
+                    index = self.indexes.newest(hash, &alive, guard);
+                    placed = index.place(hash, &mut inserting);
+                }
                 Placed::Refused => break None,
             }
         };
@@ -534,12 +557,12 @@ where
         guard: &'g Guard,
     ) -> Result<Entry<'g, K, V>, InsertError<'g, K, V>> {
         let hash = self.hash(&key);
-        if let Some(entry) = self.get_hashed(hash, &key, guard) {
-            return Ok(entry);
-        }
-        match self.insert_hashed(hash, key, make(), guard) {
-            Err(InsertError::Exists { entry, .. }) => Ok(entry),
-            other => other,
+        match self.find(hash, &key, guard) {
+            Ok(entry) => Ok(entry),
+            Err(vacant) => match self.insert_at(vacant, hash, key, make(), guard) {
+                Err(InsertError::Exists { entry, .. }) => Ok(entry),
+                other => other,
+            },
         }
     }
 
@@ -696,6 +719,12 @@ where
     pub fn clear(&self, guard: &Guard) {
         self.retain(|_, _| false, guard);
     }
+}
+
+/// What a look-up gives that found nothing: where an insert can begin.
+pub(crate) struct Vacant<'g> {
+    index: &'g Index,
+    at: Vacancy<'g>,
 }
 
 /// An insert that is going on. A slot is spent on it only when nothing was seen to stand against it.

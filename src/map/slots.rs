@@ -38,7 +38,7 @@
 use super::prefetch;
 use crate::reclaim::{Fate, Guard};
 use crate::segments::{MAX_INDEX, Segments, ZeroInit};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, STRIPES, UnsafeCell, store_owned, stripe};
+use crate::sync::{AtomicCount, AtomicU32, AtomicU64, Ordering, STRIPES, UnsafeCell, store_owned, stripe};
 use crossbeam_utils::CachePadded;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -233,7 +233,7 @@ impl Stack {
 pub(super) struct SlotPool<K, V> {
     slots: Segments<Slot<K, V>>,
     /// Slots handed out for the first time so far.
-    fresh: CachePadded<AtomicU64>,
+    fresh: CachePadded<AtomicCount>,
     /// The free [stacks](Stack). Each counts how many slots have been taken from it.
     free: [CachePadded<AtomicU64>; STRIPES],
     /// The limbo [stacks](Stack). Each counts what was [retired](Self::retire) there.
@@ -287,7 +287,7 @@ impl<K, V> SlotPool<K, V> {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(SlotPool {
             slots: Segments::new(),
-            fresh: CachePadded::new(AtomicU64::new(0)),
+            fresh: CachePadded::new(AtomicCount::new(0)),
             free: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
             limbo: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
         })

@@ -32,8 +32,8 @@ use crate::lease::word::{
     AbortEffect, ArmEffect, BeginEffect, End, EndEffect, ExpectEffect, MAX_CONSUMERS, MAX_TIME, NEVER, NotifyEffect,
     RenewEffect, SweepEffect, Word,
 };
-use crate::map::{CasMap, Entry, Guard, Handle, InsertError, pin};
-use crate::sync::{AtomicU64, AtomicUsize, Ordering, STRIPES, stripe};
+use crate::map::{CasMap, Entry, Guard, Handle, InsertError, Vacant, pin};
+use crate::sync::{AtomicCount, AtomicU32, AtomicU64, Ordering, STRIPES, stripe};
 use crate::{ConsumerId, RequestId, Timestamp};
 use counters::{Counter, Counters};
 use crossbeam_utils::CachePadded;
@@ -112,10 +112,12 @@ pub struct SendTracker<P> {
     deadlines: DeadlineIndex,
     graveyard: Graveyard,
     /// Early entries, never more than the cap.
-    early: CachePadded<AtomicUsize>,
+    early: CachePadded<AtomicCount>,
     /// How many leases have begun, in twos, and [`CLOSED`]. One word for both, so that a `track` and a
     /// `shutdown` cannot miss each other: see `track`.
     tracked: [CachePadded<AtomicU64>; STRIPES],
+    /// Not 0 once the tracker has been shut down: a word that hardly ever changes, for a quick look.
+    closed: AtomicU32,
     counters: Counters,
     config: Config,
 }
@@ -132,8 +134,9 @@ impl<P: Send + 'static> SendTracker<P> {
             map: CasMap::new(),
             deadlines: DeadlineIndex::new(),
             graveyard: Graveyard::new(config.tombstone_capacity),
-            early: CachePadded::new(AtomicUsize::new(0)),
+            early: CachePadded::new(AtomicCount::new(0)),
             tracked: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
+            closed: AtomicU32::new(0),
             counters: Counters::new(),
             config,
         }
@@ -175,12 +178,15 @@ impl<P: Send + 'static> SendTracker<P> {
         let hash = self.map.hash(id);
         let mut payload = payload;
         loop {
-            let Some(entry) = self.map.get_hashed(hash, id, &guard) else {
-                match self.track_absent(id, hash, &terms, payload, now, &guard) {
+            let entry = match self.map.find(hash, id, &guard) {
+                Ok(entry) => entry,
+                Err(vacant) => match self.track_absent(vacant, id, hash, &terms, payload, now, &guard) {
                     Absent::Done(result) => return result,
-                    Absent::NoMore(back) => payload = back,
-                }
-                continue;
+                    Absent::NoMore(back) => {
+                        payload = back;
+                        continue;
+                    }
+                },
             };
             let lease = entry.value();
             let reason = match lease.arm() {
@@ -228,13 +234,23 @@ impl<P: Send + 'static> SendTracker<P> {
     }
 
     /// A `track` of an id that is not in the map.
-    fn track_absent(&self, id: &str, hash: u32, terms: &Terms, payload: P, now: Timestamp, guard: &Guard) -> Absent<P> {
+    #[expect(clippy::too_many_arguments, reason = "what `try_track` has at hand")]
+    fn track_absent(
+        &self,
+        vacant: Vacant<'_>,
+        id: &str,
+        hash: u32,
+        terms: &Terms,
+        payload: P,
+        now: Timestamp,
+        guard: &Guard,
+    ) -> Absent<P> {
         if terms.expected == Some(0) {
-            return self.track_for_nobody(id, hash, terms, payload, now, guard);
+            return self.track_for_nobody(vacant, id, hash, terms, payload, now, guard);
         }
         let word = Word::leased(terms.deadline.as_millis(), terms.expected.unwrap_or(0));
         let lease = LeaseEntry::new(word, terms, now.as_millis(), Some(payload));
-        match self.map.insert_hashed(hash, RequestId::from(id), lease, guard) {
+        match self.map.insert_at(vacant, hash, RequestId::from(id), lease, guard) {
             Ok(entry) => Absent::Done(self.tracked(entry, word, None, terms.weight, now, guard)),
             Err(error) => {
                 let full = matches!(error, InsertError::Full { .. });
@@ -251,8 +267,10 @@ impl<P: Send + 'static> SendTracker<P> {
 
     /// A lease for nobody is over at once. Its payload need not go through the entry, which is a tombstone
     /// from the start.
+    #[expect(clippy::too_many_arguments, reason = "what `try_track` has at hand")]
     fn track_for_nobody(
         &self,
+        vacant: Vacant<'_>,
         id: &str,
         hash: u32,
         terms: &Terms,
@@ -262,7 +280,7 @@ impl<P: Send + 'static> SendTracker<P> {
     ) -> Absent<P> {
         let until = self.tombstone_until(now).max(terms.deadline.as_millis());
         let tombstone = LeaseEntry::new(Word::completed_at_once(until), terms, now.as_millis(), None);
-        match self.map.insert_hashed(hash, RequestId::from(id), tombstone, guard) {
+        match self.map.insert_at(vacant, hash, RequestId::from(id), tombstone, guard) {
             Err(InsertError::Exists { .. }) => return Absent::NoMore(payload),
             // Without a slot nothing is remembered of it; it is over all the same.
             Err(InsertError::Full { .. }) => {}
@@ -809,6 +827,8 @@ impl<P: Send + 'static> SendTracker<P> {
     /// called again.
     #[must_use = "the payloads are handed out once: free their blocks"]
     pub fn shutdown(&self, now: Timestamp) -> Vec<Release<P>> {
+        // Relaxed: for quick looks; `tracked` decides.
+        self.closed.store(1, Ordering::Relaxed);
         for stripe in &self.tracked {
             // AcqRel: pairs with the `fetch_add` in `tracked`.
             stripe.fetch_or(CLOSED, Ordering::AcqRel);
@@ -839,7 +859,7 @@ impl<P: Send + 'static> SendTracker<P> {
     /// Gauges and counters, as of about now.
     pub fn stats(&self) -> Stats {
         // Relaxed: a count. The ended ones are counted after, so that `live` is not too low.
-        self.counters.stats(self.tracked_count(), self.early.load(Ordering::Relaxed) as u64)
+        self.counters.stats(self.tracked_count(), self.early.load(Ordering::Relaxed))
     }
 
     /// The `n` leases that were tracked longest ago, the oldest first, of those whose payload has not been
@@ -916,12 +936,16 @@ impl<P: Send + 'static> SendTracker<P> {
         now: Timestamp,
         guard: &'g Guard,
     ) -> Option<LeaseRef<'g, P>> {
-        self.map.get_hashed(hash, id, guard).or_else(|| self.stash(id, hash, room, now, guard))
+        match self.map.find(hash, id, guard) {
+            Ok(entry) => Some(entry),
+            Err(vacant) => self.stash(vacant, id, hash, room, now, guard),
+        }
     }
 
     #[cold]
     fn stash<'g>(
         &'g self,
+        vacant: Vacant<'g>,
         id: &str,
         hash: u32,
         room: usize,
@@ -936,12 +960,12 @@ impl<P: Send + 'static> SendTracker<P> {
             return unknown();
         }
         // Relaxed: a count, but an exact one: whoever brings it past the cap takes it back.
-        if self.early.fetch_add(1, Ordering::Relaxed) >= room {
+        if self.early.fetch_add(1, Ordering::Relaxed) >= room as u64 {
             self.early.fetch_sub(1, Ordering::Relaxed);
             return unknown();
         }
         let drop_at = (now + self.config.early_ttl).as_millis().min(MAX_TIME);
-        match self.map.insert_hashed(hash, RequestId::from(id), LeaseEntry::early(drop_at), guard) {
+        match self.map.insert_at(vacant, hash, RequestId::from(id), LeaseEntry::early(drop_at), guard) {
             Ok(entry) => {
                 self.deadlines.schedule(entry.handle().index(), drop_at);
                 Some(entry)
@@ -1051,7 +1075,7 @@ impl<P: Send + 'static> SendTracker<P> {
 
     fn is_closed(&self) -> bool {
         // Relaxed: a quick answer only; `tracked` decides.
-        self.tracked[stripe()].load(Ordering::Relaxed) & CLOSED != 0
+        self.closed.load(Ordering::Relaxed) != 0
     }
 
     fn tracked_count(&self) -> u64 {
