@@ -326,7 +326,11 @@ impl Model {
         if let Some(outcome) = self.outcome(id) {
             return Err(TransferRefusal::Late(outcome));
         }
-        self.live_lease(id).ok_or(TransferRefusal::NotLeased)?.transfers += 1;
+        let lease = self.live_lease(id).ok_or(TransferRefusal::NotLeased)?;
+        if lease.transfers == 126 {
+            return Err(TransferRefusal::TooManyTransfers);
+        }
+        lease.transfers += 1;
         Ok(())
     }
 
