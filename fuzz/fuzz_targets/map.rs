@@ -238,6 +238,11 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
         expected.sort_unstable();
         assert_eq!(all, expected);
         assert_eq!(map.slots().live, model.len());
+        drop((seen, guard));
+        if u.arbitrary()? {
+            // Enough for the epoch to move on twice, so that slots are used again, and old handles meet new lives.
+            (0..400).for_each(|_| drop(map::pin()));
+        }
     }
     drop(map);
     assert_eq!(keys_alive.load(Relaxed), 0, "each key is dropped once");
