@@ -238,7 +238,8 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
         expected.sort_unstable();
         assert_eq!(all, expected);
         assert_eq!(map.slots().live, model.len());
-        drop((seen, guard));
+        drop(seen);
+        drop(guard);
         if u.arbitrary()? {
             // Enough for the epoch to move on twice, so that slots are used again, and old handles meet new lives.
             (0..400).for_each(|_| drop(map::pin()));
