@@ -75,7 +75,8 @@ pub fn read(path: &Path) -> Result<Vec<Arrival>, TraceError> {
     parse(BufReader::new(file), &name)
 }
 
-fn parse(mut input: impl BufRead, name: &str) -> Result<Vec<Arrival>, TraceError> {
+/// As [`read`], of what has been opened already; `name` is what errors call it.
+pub fn parse(mut input: impl BufRead, name: &str) -> Result<Vec<Arrival>, TraceError> {
     let path = || name.to_owned();
     let mut arrivals = Vec::new();
     let mut bytes = Vec::new();
