@@ -1,0 +1,3 @@
+//! What is done to the maps and trackers.
+
+pub mod lifecycle;
