@@ -9,7 +9,7 @@ pub trait Key: Borrow<Self::Query> + Hash + Eq + Ord + Clone + Send + Sync + 'st
     /// What the maps look up.
     type Query: Hash + Eq + Ord + ?Sized + 'static;
     /// The key as it arrives in a message: on the stack.
-    type Arrived: AsRef<Self::Query> + Copy;
+    type Arrived: AsRef<Self::Query> + Copy + Send;
     /// As the command line and the tables call it.
     const NAME: &'static str;
 

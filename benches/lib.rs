@@ -2,6 +2,7 @@
 //!
 //! * [`keys`]: what the maps are keyed by;
 //! * [`peers`]: every map behind one small trait, a file each;
+//! * [`trackers`]: the tracker and what one would write in its place, the same way;
 //! * [`slices`]: short slices of work on several threads, and whether the machine let them run;
 //! * [`workloads`]: what is done to the maps and trackers in a slice;
 //! * [`spread`]: medians and quartiles.
@@ -13,4 +14,5 @@ pub mod keys;
 pub mod peers;
 pub mod slices;
 pub mod spread;
+pub mod trackers;
 pub mod workloads;

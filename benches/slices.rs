@@ -95,9 +95,7 @@ impl Had {
             .ok()
             .and_then(|text| text.split_whitespace().nth(1)?.parse().ok())
             .map(Duration::from_nanos);
-        let ran = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from);
-        let switches = getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.involuntary_context_switches());
-        Had { delayed, ran, switches }
+        Had { delayed, ran: cpu_time(), switches: switches() }
     }
 }
 
@@ -260,6 +258,57 @@ impl Crew<'_> {
             not_ours.min(foreign.unwrap_or(not_ours)).as_secs_f64() <= allowed
         };
         slice
+    }
+}
+
+/// Processor time that this thread has had. What others do on the machine is not in it.
+pub fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+fn switches() -> i64 {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.involuntary_context_switches())
+}
+
+/// Takes the time of calls, and leaves out those in which this thread was taken off its core: they say
+/// nothing about the call. Waiting for a lock is not left out.
+pub struct Stopwatch {
+    clock: quanta::Clock,
+    latencies: Box<hdrhistogram::Histogram<u64>>,
+    switches: i64,
+}
+
+/// A call that takes less was not interrupted: in nanoseconds.
+const SUSPICIOUS: u64 = 20_000;
+
+impl Stopwatch {
+    /// That adds to this histogram.
+    pub fn new(latencies: Box<hdrhistogram::Histogram<u64>>) -> Self {
+        Stopwatch { clock: quanta::Clock::new(), latencies, switches: switches() }
+    }
+
+    /// Just before a call.
+    #[inline]
+    pub fn begin(&self) -> u64 {
+        self.clock.raw()
+    }
+
+    /// Just after it.
+    #[inline]
+    pub fn end(&mut self, began: u64) {
+        let nanos = self.clock.delta_as_nanos(began, self.clock.raw());
+        if nanos > SUSPICIOUS {
+            let before = std::mem::replace(&mut self.switches, switches());
+            if before != self.switches {
+                return;
+            }
+        }
+        self.latencies.saturating_record(nanos.max(1));
+    }
+
+    /// What was measured.
+    pub fn into_latencies(self) -> Box<hdrhistogram::Histogram<u64>> {
+        self.latencies
     }
 }
 

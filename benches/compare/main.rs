@@ -2,10 +2,13 @@
 //!
 //! See `README.md` beside this, and `--help`.
 
+mod allocator;
 mod options;
+mod plot;
 mod report;
 mod run;
 mod table;
+mod targets;
 
 use clap::Parser;
 use options::Options;
@@ -14,12 +17,24 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let options = Options::parse().settled();
+    if let Some(peer) = &options.memory_of {
+        return run::memory_of(peer, &options);
+    }
     let mut report = Report::begin();
     for workload in &options.workloads {
         run::run(*workload, &options, &mut |section| {
             table::print(&section);
             report.sections.push(section);
         });
+    }
+    report.targets = targets::check(&report.sections);
+    targets::print(&report.targets);
+    println!("\non {} × {}", report.machine.cores, report.machine.cpu);
+    if let Some(dir) = &options.plot
+        && let Err(error) = plot::draw(&report.sections, dir)
+    {
+        eprintln!("compare: cannot draw into {}: {error}", dir.display());
+        return ExitCode::FAILURE;
     }
     if let Some(path) = &options.json
         && let Err(error) = report.write(path)

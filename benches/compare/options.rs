@@ -12,6 +12,18 @@ pub enum Workload {
     Lifecycle,
     /// The same with more threads than cores
     Oversubscribed,
+    /// Each insert while a map grows from empty
+    Growth,
+    /// Leases that are due among many that are not
+    Sweep,
+    /// One message that renews 2,000 leases
+    Heartbeat,
+    /// From the bytes of completions to ended leases
+    Pump,
+    /// Bytes for each entry
+    Memory,
+    /// A trace of real arrivals, as an engine would
+    Trace,
 }
 
 /// What the maps are keyed by.
@@ -57,12 +69,22 @@ pub struct Options {
     /// After how many seconds a case is ended, whether or not all slices are there
     #[arg(long, default_value_t = 60)]
     pub seconds: u64,
+    /// A trace in Mooncake's format; without it arrivals are generated (trace)
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Less of everything: five slices, and smaller cases
     #[arg(long)]
     pub quick: bool,
     /// Write everything to this file, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Draw charts into this directory, as SVG
+    #[arg(long, value_name = "DIR")]
+    pub plot: Option<PathBuf>,
+    /// Only measures the memory of this map, and prints it as JSON: what one run frees late must not be
+    /// counted in another, so each has a process of its own
+    #[arg(long, hide = true, value_name = "PEER")]
+    pub memory_of: Option<String>,
     /// What cargo tells every benchmark
     #[arg(long, hide = true)]
     bench: bool,
@@ -87,6 +109,11 @@ impl Options {
             }
         }
         self
+    }
+
+    /// So many, or a tenth with `--quick`.
+    pub fn scaled(&self, n: usize) -> usize {
+        if self.quick { n / 10 } else { n }
     }
 
     /// How long a slice is on so many threads.

@@ -1,5 +1,6 @@
 //! What a run has measured: the same for the tables, the charts, the targets and `--json`.
 
+use crate::targets::Verdict;
 use kvlease_bench::peers::Kind;
 use kvlease_bench::spread::Spread;
 use serde::Serialize;
@@ -15,6 +16,8 @@ pub struct Report {
     pub machine: Machine,
     /// One for each case.
     pub sections: Vec<Section>,
+    /// What kvlease is to reach.
+    pub targets: Vec<Verdict>,
 }
 
 /// Where a run ran.
@@ -37,12 +40,14 @@ pub struct Section {
     pub unit: &'static str,
     /// Whether more is better.
     pub higher_is_better: bool,
+    /// The peer to which ratios are.
+    pub base: &'static str,
     /// One for each peer.
     pub rows: Vec<Row>,
 }
 
 /// What a workload varies; what it does not vary is left out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Case {
     /// Threads that work at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,6 +64,9 @@ pub struct Case {
     /// Whether calls are made many at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batched: Option<bool>,
+    /// What else there is to say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub what: Option<String>,
 }
 
 impl fmt::Display for Case {
@@ -68,6 +76,7 @@ impl fmt::Display for Case {
             self.live.map(|live| format!("{} live", short(live))),
             self.key.map(str::to_owned),
             self.consumers.map(|consumers| format!("{consumers} notifications")),
+            self.what.clone(),
             self.batched.filter(|batched| *batched).map(|_| "in batches of 16".to_owned()),
         ];
         f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
@@ -88,11 +97,11 @@ pub fn short(n: usize) -> String {
 pub struct Row {
     /// Its name.
     pub peer: String,
-    /// How it copes with many threads.
-    pub kind: Kind,
+    /// How it copes with many threads, if it is a map.
+    pub kind: Option<Kind>,
     /// What was measured, of the slices that were kept; `None` if none was.
     pub value: Option<Spread>,
-    /// How many times as good as the base (`std-mutex`), round by round.
+    /// How many times as good as the section's base, round by round.
     pub over_base: Option<Spread>,
     /// How many times as good kvlease is as this, round by round; under 1 it has lost.
     pub ours_over_this: Option<Spread>,
@@ -136,13 +145,31 @@ impl Latency {
     }
 }
 
+impl Section {
+    /// The row of this peer.
+    pub fn row(&self, peer: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.peer == peer)
+    }
+}
+
+impl Row {
+    /// The median, if anything was measured.
+    pub fn median(&self) -> Option<f64> {
+        self.value.map(|value| value.median)
+    }
+}
+
 impl Report {
     /// With nothing measured yet.
     pub fn begin() -> Report {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let cpu = cpu.map_or("unknown", |(_, model)| model).to_owned();
-        Report { machine: Machine { cpu, cores: kvlease_bench::slices::cores() }, sections: Vec::new() }
+        Report {
+            machine: Machine { cpu, cores: kvlease_bench::slices::cores() },
+            sections: Vec::new(),
+            targets: Vec::new(),
+        }
     }
 
     /// As JSON.

@@ -13,8 +13,8 @@ pub fn print(section: &Section) {
 
 fn table(section: &Section) -> Table {
     let timed = section.rows.iter().any(|row| row.latency.is_some());
-    let mut header = vec!["".to_owned(), section.unit.to_owned(), "quartiles".to_owned()];
-    header.extend(["× std-mutex", "kvlease ×", "slices", "dropped"].map(str::to_owned));
+    let mut header = vec![String::new(), section.unit.to_owned(), "quartiles".to_owned()];
+    header.extend([format!("× {}", section.base), "kvlease ×".into(), "slices".into(), "dropped".into()]);
     if timed {
         header.extend(["p50", "p99", "p99.9", "p99.99", "worst"].map(str::to_owned));
     }
