@@ -88,6 +88,8 @@ pub mod map;
 #[cfg(all(test, kvlease_loom))]
 #[path = "../loom-tests/models/mod.rs"]
 mod models;
+#[cfg(not(any(kvlease_loom, kvlease_shuttle)))]
+pub mod pump;
 mod reclaim;
 #[cfg(not(kvlease_loom))]
 mod registry;
@@ -101,8 +103,10 @@ pub mod transport;
 pub mod wire;
 
 pub use id::{ConsumerId, RequestId};
+#[cfg(not(any(kvlease_loom, kvlease_shuttle)))]
+pub use pump::Pump;
 #[cfg(not(kvlease_loom))]
-pub use registry::{ConsumerRegistry, InternError};
+pub use registry::{ConsumerRegistry, InternError, Replies};
 pub use time::{Clock, Timestamp};
 pub use tracker::{
     Aborted, Config, Ended, ExpectedSet, ExpiryPolicy, LeaseInfo, Notification, Notified, NotifyRefusal, Outcome,
