@@ -117,7 +117,7 @@ mod tests {
         let message = |n: usize| format!("message {n:>6}").into_bytes();
         let limit = 100 * message(0).len();
         let (mut pushed, mut done) = (0, 0);
-        for round in 0..3_000 {
+        for round in 0..if cfg!(miri) { 30 } else { 3_000 } {
             while inbox.push(one(), &message(pushed), limit) {
                 pushed += 1;
             }
@@ -131,7 +131,7 @@ mod tests {
             // What is done takes no more room than what waits, and a little.
             assert!(inbox.bytes.len() <= 2 * limit + DONE, "{}", inbox.bytes.len());
         }
-        assert!(done > 100_000);
+        assert!(done > if cfg!(miri) { 300 } else { 100_000 });
         assert_eq!(inbox.get(inbox.len()), None);
     }
 
