@@ -165,7 +165,7 @@ impl Decode {
         let mut notification = Vec::new();
         wire::write_completion(id, expected, &mut notification).unwrap();
         let piece = Piece { offset: slot * BLOCK, remote, len: BLOCK };
-        Transfer::begin(&self.agent, XferOp::Read, &self.memory, peer, &[piece], &notification).unwrap()
+        Transfer::begin(self.agent.raw(), XferOp::Read, &self.memory, peer, &[piece], &notification).unwrap()
     }
 
     fn slot_holds(&self, slot: usize, id: &str) -> bool {

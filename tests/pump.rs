@@ -225,6 +225,31 @@ fn only_who_has_asked_for_replies_gets_them() {
 }
 
 #[test]
+fn a_read_of_a_request_that_is_forgotten_is_not_called_good_however_often_it_is_asked_about() {
+    let mut rig = Rig::new(PumpConfig::default());
+    rig.pump.agents().handshake("decode", Replies::All).unwrap();
+    let mut decode = rig.network.agent("decode");
+    rig.track("r", 2, 2, 0);
+    // It expires, and its end is forgotten.
+    let _ = rig.tracker.sweep(secs(2));
+    let _ = rig.tracker.sweep(secs(100));
+    assert_eq!(rig.tracker.lease("r"), None);
+    for message in ["r:2", "r:2", "r:3", "never:1", "never:1"] {
+        decode.send("prefill", message.as_bytes()).unwrap();
+        let _ = rig.step_at(secs(100));
+    }
+    assert_eq!(heard(&mut decode), Vec::<String>::new());
+    assert!(rig.pump.totals().completions.duplicate >= 2, "{:?}", rig.pump.totals());
+    // One that is tracked is, also when it is said again.
+    rig.track("s", 2, 200, 0);
+    for _ in 0..2 {
+        decode.send("prefill", b"s:2").unwrap();
+        let _ = rig.step_at(secs(100));
+        assert_eq!(heard(&mut decode), ["KVLEASE_STALE:s:completed"]);
+    }
+}
+
+#[test]
 fn a_read_that_was_stale_is_recomputed_whether_its_rank_waits_for_the_verdict_or_not() {
     for waits in [false, true] {
         let mut rig = Rig::new(PumpConfig::default());

@@ -120,7 +120,7 @@ pub struct Piece {
 impl Transfer {
     /// Begins to read from (or write to) another agent, which gets the notification when it is done.
     pub fn begin(
-        agent: &Agent,
+        agent: &nixl_sys::Agent,
         op: XferOp,
         memory: &Memory,
         peer: &str,
@@ -136,10 +136,9 @@ impl Transfer {
         let mut args = OptArgs::new()?;
         args.set_has_notification(true)?;
         args.set_notification_message(notification)?;
-        let agent = agent.raw().clone();
         let request = agent.create_xfer_req(op, &local, &remote, peer, Some(&args))?;
         let done = !agent.post_xfer_req(&request, None)?;
-        Ok(Transfer { agent, request, done })
+        Ok(Transfer { agent: agent.clone(), request, done })
     }
 
     /// Whether it is done.
