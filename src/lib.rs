@@ -18,6 +18,9 @@
 //! | a dead decode engine | [`expire_consumers`](SendTracker::expire_consumers) | the releases |
 //! | to stop | [`shutdown`](SendTracker::shutdown) | all that is left |
 //!
+//! A connector need not make the calls for messages itself: [`Pump::step`], once per engine step, polls the transport
+//! and makes them.
+//!
 //! Every answer is an enum. What carries a payload is `#[must_use]`: a [`Release`] is handed out once.
 //!
 //! # Beside the tracker
@@ -25,49 +28,41 @@
 //! * [`map`]: the hash map with compare-and-remove, a data structure in its own right.
 //! * [`wire`]: completion messages, heartbeats and stale replies as bytes.
 //! * [`consumer`]: the decode side, with the heartbeats and what to do about a stale reply.
-//! * [`transport`]: where messages come from and go to, and an in-process network to test with.
-//! * [`ConsumerRegistry`]: agent names as small [`ConsumerId`]s.
+//! * [`transport`]: where messages come from and go to: an in-process network to test with and, by feature `nixl`, the
+//!   real NIXL.
+//! * [`pump`]: from a transport to the tracker, with bounded work and everything counted.
+//! * [`ConsumerRegistry`]: agent names as small [`ConsumerId`]s, and which replies they take.
 //!
-//! # A notification thread
+//! # An engine step
 //!
 //! ```
-//! use kvlease::transport::{NotificationSink, NotificationSource, TransportError};
-//! use kvlease::wire::{self, Message};
-//! use kvlease::{Clock, ConsumerRegistry, Outcome, Release, SendTracker};
-//! use std::time::Duration;
+//! use kvlease::transport::{NotificationSink, NotificationSource};
+//! use kvlease::{Clock, Pump, Release, SendTracker};
 //!
-//! fn poll(
+//! fn step(
+//!     pump: &mut Pump,
 //!     source: &mut impl NotificationSource,
 //!     sink: &impl NotificationSink,
 //!     tracker: &SendTracker<Vec<u32>>,
-//!     agents: &ConsumerRegistry,
 //!     clock: &Clock,
 //!     mut free: impl FnMut(Release<Vec<u32>>),
-//! ) -> Result<usize, TransportError> {
-//!     let now = clock.now();
-//!     source.poll(&mut |agent, bytes| {
-//!         let Ok(consumer) = agents.intern(agent) else { return };
-//!         match wire::parse(bytes) {
-//!             Ok(Message::Completion(done)) => {
-//!                 let notified = tracker.notify_expecting(done.id, consumer, done.expected, now);
-//!                 // A read that came too late must not stay silent (if this peer has opted in).
-//!                 if let Some(outcome @ (Outcome::Expired | Outcome::Aborted)) = notified.verdict() {
-//!                     let mut reply = Vec::new();
-//!                     if wire::write_stale_reply(done.id, outcome, &mut reply).is_ok() {
-//!                         let _ = sink.send(agent, &reply); // lost replies: see `consumer`
-//!                     }
-//!                 }
-//!                 notified.release().map(&mut free);
-//!             }
-//!             Ok(Message::Heartbeat(heartbeat)) => {
-//!                 let _ = tracker.renew_batch(heartbeat.ids(), now + Duration::from_secs(30), Some(consumer), now);
-//!             }
-//!             Ok(_) => {} // not for the tracker
-//!             Err(_malformed) => {} // count it; nothing else has changed
-//!         }
-//!     })
+//! ) {
+//!     // One poll, one batch: completions and heartbeats take effect, and who has asked for it is told that what it has
+//!     // read was stale.
+//!     let pumped = pump.step(tracker, source, sink, clock.now());
+//!     if let Some(error) = pumped.poll_error {
+//!         eprintln!("{error}; trying again in the next step");
+//!     }
+//!     pumped.released.into_iter().for_each(&mut free);
+//!     // Then what has run out.
+//!     tracker.sweep(clock.now()).released.into_iter().for_each(free);
 //! }
 //! ```
+//!
+//! # Features
+//!
+//! * `tracing` (default): warnings of the pump, at a limited rate.
+//! * `nixl`: [`transport`] over the real NIXL. Its build takes g++ and libclang, and finds the library at run time.
 //!
 //! # Progress and cost
 //!
@@ -88,6 +83,8 @@ pub mod map;
 #[cfg(all(test, kvlease_loom))]
 #[path = "../loom-tests/models/mod.rs"]
 mod models;
+#[cfg(not(any(kvlease_loom, kvlease_shuttle)))]
+pub mod pump;
 mod reclaim;
 #[cfg(not(kvlease_loom))]
 mod registry;
@@ -101,8 +98,10 @@ pub mod transport;
 pub mod wire;
 
 pub use id::{ConsumerId, RequestId};
+#[cfg(not(any(kvlease_loom, kvlease_shuttle)))]
+pub use pump::Pump;
 #[cfg(not(kvlease_loom))]
-pub use registry::{ConsumerRegistry, InternError};
+pub use registry::{ConsumerRegistry, InternError, Replies};
 pub use time::{Clock, Timestamp};
 pub use tracker::{
     Aborted, Config, Ended, ExpectedSet, ExpiryPolicy, LeaseInfo, Notification, Notified, NotifyRefusal, Outcome,

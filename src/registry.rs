@@ -1,4 +1,4 @@
-//! Names of remote agents as small numbers.
+//! Names of remote agents as small numbers, and what was agreed with them.
 
 use crate::ConsumerId;
 use crate::map::{CasMap, InsertError, pin};
@@ -15,6 +15,9 @@ use thiserror::Error;
 ///   an agent that was [forgotten](Self::forget) and comes back is a new consumer.
 /// - It is bounded, in the number of names and in the length of each. Names come from peers and are
 ///   self-declared; past the bounds they are refused.
+///
+/// - **Nobody is sent what it has not asked for**: whether an agent takes [stale replies](crate::wire::StaleReply)
+///   is what [`handshake`](Self::handshake) was told, and no until then, or once it was forgotten.
 ///
 /// All calls are lock-free; to look up a name that is known writes nothing. Each name is stored once.
 ///
@@ -34,13 +37,36 @@ pub struct ConsumerRegistry {
     /// Decides: an id is a name's from its insertion here to its removal.
     ids: CasMap<Arc<str>, ConsumerId>,
     /// Written before `ids` and removed after, so an id that was given out has its name here.
-    names: CasMap<ConsumerId, Arc<str>>,
+    names: CasMap<ConsumerId, Agent>,
     /// How many names have a place; counted apart, so that two threads cannot both take the last one.
     len: AtomicUsize,
     /// The next id; stays at the end of its range.
     next: AtomicU32,
     capacity: usize,
     max_name_len: usize,
+}
+
+/// What is known of an id.
+#[derive(Clone)]
+struct Agent {
+    name: Arc<str>,
+    /// `None` before the handshake.
+    replies: Option<Replies>,
+}
+
+/// Which [replies](crate::wire::StaleReply) to its completions an agent takes. To be agreed on at the handshake: one
+/// that does not know them may crash on them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum Replies {
+    /// None at all: a plain peer.
+    #[default]
+    None,
+    /// That what it read was stale. For an agent that uses what it has read at once.
+    Stale,
+    /// Also that what it read was not. For an agent that waits for the verdict
+    /// ([`ReadConfig::verdict_wait`](crate::consumer::ReadConfig::verdict_wait)).
+    All,
 }
 
 /// Why a name was given no id.
@@ -105,7 +131,7 @@ impl ConsumerRegistry {
         let guard = pin();
         let name: Arc<str> = Arc::from(name);
         // Cannot be there yet: nobody else has this id.
-        let _ = self.names.insert(id, Arc::clone(&name), &guard);
+        let _ = self.names.insert(id, Agent { name: Arc::clone(&name), replies: None }, &guard);
         match self.ids.insert(name, id, &guard) {
             Ok(_) => Ok(id),
             Err(refused) => {
@@ -127,7 +153,45 @@ impl ConsumerRegistry {
 
     /// The name that has this id, unless it was forgotten.
     pub fn name_of(&self, id: ConsumerId) -> Option<Arc<str>> {
-        self.names.get(&id, &pin()).map(|entry| Arc::clone(entry.value()))
+        self.names.get(&id, &pin()).map(|entry| Arc::clone(&entry.value().name))
+    }
+
+    /// The id of this name, a new one if the name is not known, and from now on the agent gets these replies.
+    ///
+    /// May be called again, with another answer. An agent that was forgotten has to shake hands again.
+    ///
+    /// # Errors
+    ///
+    /// As for [`intern`](Self::intern).
+    ///
+    /// ```
+    /// use kvlease::{ConsumerRegistry, Replies};
+    ///
+    /// let agents = ConsumerRegistry::new();
+    /// let plain = agents.intern("decode-0")?;
+    /// let asks = agents.handshake("decode-1", Replies::Stale)?;
+    /// assert_eq!((agents.replies(plain), agents.replies(asks)), (Replies::None, Replies::Stale));
+    /// # Ok::<(), kvlease::InternError>(())
+    /// ```
+    pub fn handshake(&self, name: &str, replies: Replies) -> Result<ConsumerId, InternError> {
+        let id = self.intern(name)?;
+        let guard = pin();
+        if let Some(known) = self.names.get(&id, &guard) {
+            // Fails if the agent is forgotten at this moment; then it is as if it had been forgotten right after.
+            let agent = Agent { name: Arc::clone(&known.value().name), replies: Some(replies) };
+            let _ = self.names.replace_if(&id, agent, |_| true, &guard);
+        }
+        Ok(id)
+    }
+
+    /// Which replies this agent takes: none, unless it said so at its handshake.
+    pub fn replies(&self, id: ConsumerId) -> Replies {
+        self.names.get(&id, &pin()).and_then(|entry| entry.value().replies).unwrap_or_default()
+    }
+
+    /// Whether there was a handshake with this agent.
+    pub(crate) fn has_shaken_hands(&self, id: ConsumerId) -> bool {
+        self.names.get(&id, &pin()).is_some_and(|entry| entry.value().replies.is_some())
     }
 
     /// Forgets an agent that is gone, and says which id it had.
@@ -199,6 +263,25 @@ mod tests {
         let c = agents.intern("c").unwrap();
         assert_ne!(c, a);
         assert_eq!(agents.name_of(c).as_deref(), Some("c"));
+    }
+
+    #[test]
+    fn what_was_agreed_at_the_handshake_holds_until_the_agent_is_forgotten() {
+        let agents = ConsumerRegistry::with_limits(2, 8);
+        let a = agents.intern("a").unwrap();
+        assert_eq!((agents.replies(a), agents.has_shaken_hands(a)), (Replies::None, false));
+        assert_eq!(agents.handshake("a", Replies::None), Ok(a));
+        assert!(agents.has_shaken_hands(a));
+        assert_eq!(agents.handshake("a", Replies::All), Ok(a));
+        assert_eq!((agents.replies(a), agents.name_of(a).as_deref()), (Replies::All, Some("a")));
+        let b = agents.handshake("b", Replies::Stale).unwrap();
+        assert_eq!(agents.handshake("c", Replies::All), Err(InternError::Full { capacity: 2 }));
+
+        agents.forget("a");
+        assert_eq!((agents.replies(a), agents.replies(b)), (Replies::None, Replies::Stale));
+        let again = agents.intern("a").unwrap();
+        assert_eq!((agents.replies(again), agents.has_shaken_hands(again)), (Replies::None, false));
+        assert_eq!(agents.names.len(), 2);
     }
 
     #[test]

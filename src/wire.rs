@@ -123,6 +123,15 @@ impl<'a> Heartbeat<'a> {
     pub fn ids(self) -> impl Iterator<Item = &'a str> + Clone {
         self.list.split(',').filter(|id| !id.is_empty())
     }
+
+    /// The end of the list, without its first `n` ids.
+    pub(crate) fn rest_after(self, n: usize) -> &'a str {
+        let mut rest = self.list.trim_start_matches(',');
+        for _ in 0..n {
+            rest = rest.split_once(',').map_or("", |(_, rest)| rest.trim_start_matches(','));
+        }
+        rest
+    }
 }
 
 /// `KVLEASE_STALE:{id}:{outcome}`: how the producer judges a completion that it received.
@@ -255,6 +264,13 @@ impl Parser {
     pub fn max_len(mut self, max: usize) -> Self {
         self.max_len = max;
         self
+    }
+
+    /// Whether these bytes are too long to be worth keeping for [`parse`](Self::parse), and if so, how.
+    pub(crate) fn too_long(&self, bytes: &[u8]) -> Option<Malformed> {
+        let too_long =
+            bytes.len() > self.max_len && !self.opaque.as_ref().is_some_and(|prefix| bytes.starts_with(prefix));
+        too_long.then_some(Malformed::TooLong { len: bytes.len(), max: self.max_len })
     }
 
     /// The message that these bytes are.

@@ -144,6 +144,10 @@ fn arguments_that_cannot_be_meant_are_refused_with_a_hint() {
         ("--consumers 256", "256 is not in 1..=255"),
         ("--policy keep", "[possible values: release, hold]"),
         ("--requests 10 --crash-decode-at 500", "the last request arrives at"),
+        ("--push", "--push is for --transport nixl"),
+        ("--transport nixl --loss 0.1", "NIXL has no such faults"),
+        #[cfg(not(feature = "nixl"))]
+        ("--transport nixl", "build it with --features nixl"),
     ] {
         let (code, out, err) = handoff(args);
         assert_eq!((code, out.as_str()), (2, ""), "{args}");

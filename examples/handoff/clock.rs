@@ -17,6 +17,14 @@ impl ScaledClock {
         ScaledClock { start: Instant::now(), speed }
     }
 
+    /// A clock that reads this now: another process's.
+    #[cfg(feature = "nixl")]
+    pub fn reading(now: Timestamp, speed: f64) -> Self {
+        let since = Duration::from_millis(now.as_millis()).div_f64(speed);
+        let start = Instant::now();
+        ScaledClock { start: start.checked_sub(since).unwrap_or(start), speed }
+    }
+
     /// Trace time, rounded down, so nothing is ever due early.
     pub fn now(&self) -> Timestamp {
         Timestamp::from_millis((self.start.elapsed().as_secs_f64() * self.speed * 1_000.0) as u64)

@@ -3,18 +3,19 @@
 //! Each rank is a thread with an agent of its own on the network and a [`ReadTracker`], which says what to
 //! send and what a reply means. For each request it is handed, it sends heartbeats until it has read the
 //! blocks, sends the completion, and then waits for the verdict of the prefill side. The documentation of
-//! the example says when it uses what it read.
+//! the example says when it uses what it read. How blocks and messages travel is a [`Link`].
 
 use super::clock::ScaledClock;
 use super::model::{Planned, Read};
 use super::pool::{BlockPool, BlockRef};
 use kvlease::consumer::{Completed, Outgoing, ReadConfig, ReadTracker, Verdict};
-use kvlease::transport::in_process::{Agent, Network};
+use kvlease::transport::in_process::Agent;
 use kvlease::transport::{NotificationSink, NotificationSource};
 use kvlease::wire::{self, Message};
 use kvlease::{ConsumerId, Timestamp};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::ops::AddAssign;
@@ -36,10 +37,80 @@ const JUNK: [&[u8]; 8] = [b"hello", b"a:", b"a:x", b":1", b"a:-1", b"a:999999999
 /// A request, on its way to the decode side.
 #[derive(Clone)]
 pub struct HandOver {
-    request: Arc<Planned>,
-    addresses: Arc<[BlockRef]>,
+    pub request: Arc<Planned>,
+    pub addresses: Arc<[BlockRef]>,
     /// The receiving rank's number within its engine.
-    rank: usize,
+    pub rank: usize,
+}
+
+/// How blocks and messages come to a rank.
+pub trait Link: NotificationSource {
+    /// What is being fetched.
+    type Fetching;
+
+    fn send(&mut self, message: &Outgoing);
+
+    /// Begins to fetch the blocks of a request from `completion.agent`; `None` if that has to wait.
+    fn fetch(
+        &mut self,
+        id: &str,
+        addresses: &Arc<[BlockRef]>,
+        completion: &Outgoing,
+        now: Timestamp,
+    ) -> Option<Self::Fetching>;
+
+    /// Whether they are here.
+    fn fetched(&mut self, fetching: &mut Self::Fetching, now: Timestamp) -> Fetched;
+
+    /// They are needed no more, or were never here.
+    fn drop_fetched(&mut self, _: Self::Fetching) {}
+}
+
+/// How a fetch stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(feature = "nixl"), allow(dead_code))] // Within one process, all is there at once.
+pub enum Fetched {
+    UnderWay,
+    Here {
+        /// Whether some block was released before it was read, by the ground truth. For the report only: a real
+        /// rank cannot know, and this one does not act on it.
+        stale: bool,
+        /// Whether the prefill side has been told by the transfer itself.
+        told: bool,
+        /// Whether it cannot be stale, so that no verdict is needed: the prefill side has held the blocks.
+        sure: bool,
+    },
+    /// It will not come.
+    Failed,
+}
+
+/// Within one process nothing travels: a read takes its time, and then the pool is asked whether it was good.
+pub struct InProcess<'a> {
+    pub agent: Agent,
+    pub pool: &'a BlockPool,
+}
+
+impl NotificationSource for InProcess<'_> {
+    fn poll(&mut self, on: &mut dyn FnMut(&str, &[u8])) -> Result<usize, kvlease::transport::TransportError> {
+        self.agent.poll(on)
+    }
+}
+
+impl Link for InProcess<'_> {
+    type Fetching = Arc<[BlockRef]>;
+
+    fn send(&mut self, message: &Outgoing) {
+        // And hopes: where there is no prefill side any more, the message is lost like any other.
+        _ = self.agent.send(&message.agent, &message.message);
+    }
+
+    fn fetch(&mut self, _: &str, addresses: &Arc<[BlockRef]>, _: &Outgoing, _: Timestamp) -> Option<Self::Fetching> {
+        Some(Arc::clone(addresses))
+    }
+
+    fn fetched(&mut self, addresses: &mut Self::Fetching, _: Timestamp) -> Fetched {
+        Fetched::Here { stale: !self.pool.holds(addresses), told: false, sure: false }
+    }
 }
 
 /// Which decode engine gets a request: the first, and once it has died its successor.
@@ -79,9 +150,10 @@ impl Router {
 }
 
 /// What all ranks have in common.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Habits {
     /// The agent of the prefill side.
-    pub prefill: &'static str,
+    pub prefill: String,
     pub consumers: u32,
     /// `None` sends none.
     pub heartbeat_every: Option<Duration>,
@@ -91,7 +163,7 @@ pub struct Habits {
 }
 
 /// How reads ended, added up.
-#[derive(Clone, Copy, Default, Debug, serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct ReadCounts {
     /// Used: told that it was in time or, in fire-and-forget mode, not told otherwise.
     pub used: u64,
@@ -113,8 +185,7 @@ pub struct ReadCounts {
 }
 
 impl ReadCounts {
-    fn add(&mut self, end: End, phase: &Phase) {
-        let stale = matches!(phase, Phase::Asking { stale: true, .. });
+    fn add(&mut self, end: End, stale: bool) {
         self.stale += u64::from(stale);
         match end {
             End::Used => {
@@ -156,18 +227,19 @@ pub struct Rank<'a> {
     pub up_at: Timestamp,
     pub dies_at: Option<Timestamp>,
     pub clock: ScaledClock,
-    pub pool: &'a BlockPool,
     pub habits: &'a Habits,
 }
 
 /// A decode rank at work.
-struct Desk<'a> {
+struct Desk<'a, L: Link> {
     rank: Rank<'a>,
-    agent: Agent,
+    link: L,
     /// The account of what this rank reads: which leases to renew, what a reply means.
     reads: ReadTracker,
     /// The same requests, as this simulation needs to know them.
-    pending: HashMap<Arc<str>, Pending>,
+    pending: HashMap<Arc<str>, Pending<L::Fetching>>,
+    /// Those of them that are being fetched.
+    fetching: Vec<Arc<str>>,
     /// When something is to be done for a request. An entry for one that has ended is passed over.
     timers: BinaryHeap<Reverse<(Timestamp, Arc<str>)>>,
     /// Until then, this rank does nothing whatever.
@@ -177,20 +249,22 @@ struct Desk<'a> {
 }
 
 /// A request that this rank has not done with.
-struct Pending {
+struct Pending<F> {
     addresses: Arc<[BlockRef]>,
     read: Read,
     phase: Phase,
+    fetching: Option<F>,
+    /// See [`Fetched::Here`].
+    stale: bool,
 }
 
 enum Phase {
     Waiting,
     Reading,
-    /// Read, and said so. Whether the read was stale is the truth of the pool, for the report only: a real
-    /// rank cannot know, and this one does not look.
+    Fetching,
+    /// Read, and said so.
     Asking {
         completion: Outgoing,
-        stale: bool,
     },
 }
 
@@ -204,15 +278,22 @@ enum End {
 }
 
 impl<'a> Rank<'a> {
-    /// Works until there will be no more requests and the last one has ended, or until it dies.
-    pub fn run(self, network: &Network, inbox: Receiver<HandOver>) -> ReadCounts {
+    /// Works until there will be no more requests and the last one has ended, or until it dies. The link is made when
+    /// the rank is up; `progress` is told how its reads ended so far.
+    pub fn run<L: Link>(
+        self,
+        link: impl FnOnce(&str) -> L,
+        inbox: Receiver<HandOver>,
+        mut progress: impl FnMut(&ReadCounts),
+    ) -> ReadCounts {
         while self.clock.now() < self.up_at {
             self.clock.sleep_until(Some(self.up_at), Duration::from_secs(1));
         }
         // Ranks are many: the more, the less often each looks.
         let poll_every = POLL_EVERY * (self.habits.consumers / 8 + 1);
         let (clock, dies_at) = (self.clock, self.dies_at);
-        let mut desk = Desk::new(self, network);
+        let link = link(&self.name);
+        let mut desk = Desk::new(self, link);
         loop {
             let open = desk.accept(&inbox);
             let now = clock.now();
@@ -223,6 +304,7 @@ impl<'a> Rank<'a> {
                 desk.hear_verdicts(now);
                 desk.advance(now);
                 desk.send_heartbeats(now);
+                progress(&desk.counts);
                 if !open && desk.pending.is_empty() {
                     return desk.counts;
                 }
@@ -232,8 +314,8 @@ impl<'a> Rank<'a> {
     }
 }
 
-impl<'a> Desk<'a> {
-    fn new(rank: Rank<'a>, network: &Network) -> Self {
+impl<'a, L: Link> Desk<'a, L> {
+    fn new(rank: Rank<'a>, link: L) -> Self {
         let habits = rank.habits;
         let config = ReadConfig {
             heartbeat_interval: habits.heartbeat_every.unwrap_or(Duration::MAX),
@@ -241,9 +323,10 @@ impl<'a> Desk<'a> {
             ..ReadConfig::default()
         };
         Desk {
-            agent: network.agent(&rank.name),
+            link,
             reads: ReadTracker::new(config),
             pending: HashMap::new(),
+            fetching: Vec::new(),
             timers: BinaryHeap::new(),
             frozen_until: Timestamp::ZERO,
             rng: SmallRng::seed_from_u64(rank.name.bytes().fold(habits.seed, |h, b| h.rotate_left(8) ^ u64::from(b))),
@@ -258,9 +341,10 @@ impl<'a> Desk<'a> {
             match inbox.try_recv() {
                 Ok(HandOver { request, addresses, rank }) => {
                     let (id, read) = (Arc::clone(&request.id), request.reads[rank]);
-                    self.reads.wait_for(&id, self.rank.habits.prefill).expect("the model makes good ids, each once");
+                    self.reads.wait_for(&id, &self.rank.habits.prefill).expect("the model makes good ids, each once");
                     self.timers.push(Reverse((read.starts_at, Arc::clone(&id))));
-                    self.pending.insert(id, Pending { addresses, read, phase: Phase::Waiting });
+                    let pending = Pending { addresses, read, phase: Phase::Waiting, fetching: None, stale: false };
+                    self.pending.insert(id, pending);
                 }
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
@@ -288,13 +372,17 @@ impl<'a> Desk<'a> {
                     now + pending.read.lasts
                 }
                 Phase::Reading => {
-                    self.finish_read(&id, now);
-                    now + if self.rank.habits.waits_for_verdict { ASK_AGAIN } else { ASK_AGAIN * ATTEMPTS }
+                    if self.begin_fetch(&id, now) {
+                        continue;
+                    }
+                    // As many as can be are under way.
+                    now + Duration::from_millis(1)
                 }
-                Phase::Asking { completion, .. } if self.rank.habits.waits_for_verdict => {
+                Phase::Fetching => continue,
+                Phase::Asking { completion } if self.rank.habits.waits_for_verdict => {
                     // It may be lost, or the verdict was, or `track` had not come yet.
                     self.counts.resends += 1;
-                    send(&self.agent, completion);
+                    self.link.send(completion);
                     now + ASK_AGAIN
                 }
                 Phase::Asking { .. } => {
@@ -304,32 +392,66 @@ impl<'a> Desk<'a> {
             };
             self.timers.push(Reverse((next, id)));
         }
+        for id in std::mem::take(&mut self.fetching) {
+            self.look_after(id, now);
+        }
         for id in self.reads.unanswered(now) {
             self.end(&id, End::Unverified);
         }
     }
 
-    fn finish_read(&mut self, id: &Arc<str>, now: Timestamp) {
-        let Habits { prefill, consumers, malformed_rate, .. } = *self.rank.habits;
-        let Some(pending) = self.pending.get_mut(id) else { return };
-        let stale = !self.rank.pool.holds(&pending.addresses);
-        match self.reads.completed(id, prefill, consumers, now).expect("somebody reads") {
-            Completed::AwaitVerdict { message: completion, .. } | Completed::Use(completion) => {
-                pending.phase = Phase::Asking { completion: completion.clone(), stale };
-                send(&self.agent, &completion);
+    fn begin_fetch(&mut self, id: &Arc<str>, now: Timestamp) -> bool {
+        let Some(pending) = self.pending.get_mut(id) else { return true };
+        let mut message = Vec::new();
+        wire::write_completion(id, self.rank.habits.consumers, &mut message).expect("a good id, and somebody reads");
+        let completion = Outgoing { agent: self.rank.habits.prefill.as_str().into(), message };
+        let Some(fetching) = self.link.fetch(id, &pending.addresses, &completion, now) else { return false };
+        pending.fetching = Some(fetching);
+        pending.phase = Phase::Fetching;
+        self.fetching.push(Arc::clone(id));
+        true
+    }
+
+    /// One that is being fetched: if it is here, says so.
+    fn look_after(&mut self, id: Arc<str>, now: Timestamp) {
+        let Habits { ref prefill, consumers, malformed_rate, waits_for_verdict, .. } = *self.rank.habits;
+        let Some(pending) = self.pending.get_mut(&id) else { return };
+        let Some(fetching) = &mut pending.fetching else { return };
+        let (told, sure) = match self.link.fetched(fetching, now) {
+            Fetched::UnderWay => return self.fetching.push(id),
+            Fetched::Failed => {
+                self.reads.cancel(&id);
+                return self.end(&id, End::Unverified);
             }
+            Fetched::Here { stale, told, sure } => {
+                pending.stale = stale;
+                (told, sure)
+            }
+        };
+        let completion = match self.reads.completed(&id, prefill, consumers, now).expect("somebody reads") {
+            Completed::AwaitVerdict { message: completion, .. } | Completed::Use(completion) => completion,
             other => unreachable!("one read, completed once, that nobody has called stale before: {other:?}"),
+        };
+        if sure {
+            self.reads.cancel(&id);
+            return self.end(&id, End::Used);
         }
+        if !told {
+            self.link.send(&completion);
+        }
+        pending.phase = Phase::Asking { completion };
+        let wait = if waits_for_verdict { ASK_AGAIN } else { ASK_AGAIN * ATTEMPTS };
+        self.timers.push(Reverse((now + wait, id)));
         if self.rng.random_bool(malformed_rate) {
             self.counts.junk += 1;
             let message = JUNK[self.rng.random_range(0..JUNK.len())].to_vec();
-            send(&self.agent, &Outgoing { agent: prefill.into(), message });
+            self.link.send(&Outgoing { agent: prefill.as_str().into(), message });
         }
     }
 
     fn hear_verdicts(&mut self, now: Timestamp) {
         let mut verdicts = Vec::new();
-        let heard = self.agent.poll(&mut |agent, bytes| {
+        let heard = self.link.poll(&mut |agent, bytes| {
             if let Ok(Message::Stale(reply)) = wire::parse(bytes) {
                 verdicts.push(self.reads.reply(agent, reply, now));
             }
@@ -348,27 +470,25 @@ impl<'a> Desk<'a> {
     fn send_heartbeats(&mut self, now: Timestamp) {
         let due = self.reads.heartbeats(now);
         if self.rank.habits.heartbeat_every.is_some() {
-            due.iter().for_each(|heartbeat| send(&self.agent, heartbeat));
+            due.iter().for_each(|heartbeat| self.link.send(heartbeat));
         }
     }
 
     fn end(&mut self, id: &str, end: End) {
         if let Some(pending) = self.pending.remove(id) {
-            self.counts.add(end, &pending.phase);
+            self.counts.add(end, pending.stale);
+            if let Some(fetching) = pending.fetching {
+                self.link.drop_fetched(fetching);
+            }
         }
     }
 
     /// The whole engine is gone, with everything it was about to do and everything still sent to it.
     fn die(self, inbox: Receiver<HandOver>) -> ReadCounts {
-        let Desk { agent, pending, mut counts, .. } = self;
-        drop(agent);
-        pending.into_values().for_each(|pending| counts.add(End::Died, &pending.phase));
-        inbox.into_iter().for_each(|_| counts.add(End::Died, &Phase::Waiting));
+        let Desk { link, pending, mut counts, .. } = self;
+        drop(link);
+        pending.into_values().for_each(|pending| counts.add(End::Died, pending.stale));
+        inbox.into_iter().for_each(|_| counts.add(End::Died, false));
         counts
     }
-}
-
-/// Sends, and hopes: where there is no prefill side any more, the message is lost like any other.
-fn send(agent: &Agent, message: &Outgoing) {
-    _ = agent.send(&message.agent, &message.message);
 }

@@ -1,10 +1,13 @@
-//! A prefill side and a decode side as threads of one process, on a trace of arrivals.
+//! A prefill side and a decode side, on a trace of arrivals: as threads of one process, or as processes that talk over
+//! the real NIXL.
 //!
 //! ```sh
 //! cargo run --release --example handoff                                    # generated arrivals
 //! cargo run --release --example handoff -- --trace conversation.jsonl      # a Mooncake trace
 //! cargo run --release --example handoff -- --loss 0.05 --duplicate 0.05 --delay 300 \
 //!     --malformed-rate 0.02 --crash-decode-at 60                           # with faults
+//! cargo run --release --features nixl --example handoff -- --transport nixl            # the decode side READs
+//! cargo run --release --features nixl --example handoff -- --transport nixl --push     # the prefill side WRITEs
 //! ```
 //!
 //! ```text
@@ -17,7 +20,9 @@
 //! ```
 //!
 //! [`prefill`] and [`decode`] are what a connector does with the crate, [`model`] and [`trace`] draw what
-//! happens, [`pool`] knows the truth, and [`report`] compares.
+//! happens, [`pool`] knows the truth, and [`report`] compares. Over NIXL, each decode engine is a process of its own,
+//! the blocks are registered memory that the ranks really read, with the completion message riding on the READ, and
+//! whether a read was stale is told by what was in the blocks: `nixl` and `rdma` do that. A crash is a SIGKILL.
 //!
 //! # When does a stale read count as reported?
 //!
@@ -44,17 +49,21 @@
 mod clock;
 mod decode;
 mod model;
+#[cfg(feature = "nixl")]
+mod nixl;
 mod pool;
 mod prefill;
+#[cfg(feature = "nixl")]
+mod rdma;
 mod report;
 mod trace;
 
 use clap::{Parser, ValueEnum};
 use clock::ScaledClock;
-use decode::{Habits, Rank, ReadCounts, Router};
+use decode::{Habits, InProcess, Rank, ReadCounts, Router};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvlease::transport::in_process::{Faults, Network};
-use kvlease::{Config, ConsumerRegistry, ExpiryPolicy, SendTracker, Timestamp};
+use kvlease::{Config, ConsumerRegistry, ExpiryPolicy, Replies, SendTracker, Timestamp};
 use model::{Planned, Rates};
 use pool::BlockPool;
 use prefill::{Counters, Prefill, Sabotage};
@@ -88,6 +97,18 @@ const PREFILL: &str = "prefill-0";
 #[derive(Parser, Clone, Debug, Serialize)]
 #[command(name = "handoff", after_long_help = models())]
 struct Cli {
+    /// How messages and blocks travel
+    #[arg(long, value_enum, default_value_t = Transport::InProcess)]
+    transport: Transport,
+
+    /// The prefill side writes the blocks to the decode side, instead of the other way round (only over NIXL)
+    #[arg(long)]
+    push: bool,
+
+    /// Bytes in a block (only over NIXL)
+    #[arg(long, value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
+    block_bytes: u32,
+
     /// A Mooncake trace, one JSON object a line: timestamp (ms), input_length, output_length, hash_ids.
     /// Without it, arrivals are generated in the shape of the conversation trace
     #[arg(long, value_name = "FILE")]
@@ -173,9 +194,22 @@ struct Cli {
     #[arg(long)]
     json: bool,
 
+    /// Be the decode process of the prefill process that listens here
+    #[arg(long, value_name = "ADDRESS", hide = true)]
+    decode_process: Option<std::net::SocketAddr>,
+
     /// Break this program on purpose, to see that its checks notice: the exit code must be 1
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Self-test")]
     sabotage: Option<Sabotage>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Transport {
+    /// Threads of one process, with the network's faults on request
+    InProcess,
+    /// Processes, over the real NIXL (by the feature of that name)
+    Nixl,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
@@ -214,8 +248,22 @@ pub fn main_with<'a>(args: impl IntoIterator<Item = OsString>, out: &'a mut dyn 
             return code;
         }
     };
-    let report = match arrivals(&cli) {
-        Ok((arrivals, source)) => run(&cli, &arrivals, source),
+    if let Some(address) = cli.decode_process {
+        return match decode_process(address) {
+            Ok(()) => 0,
+            Err(message) => {
+                _ = writeln!(err, "error: decode process: {message}");
+                2
+            }
+        };
+    }
+    let arrivals = check(&cli).and_then(|()| arrivals(&cli));
+    let report = arrivals.and_then(|(arrivals, source)| match cli.transport {
+        Transport::InProcess => Ok(run(&cli, &arrivals, source)),
+        Transport::Nixl => run_over_nixl(&cli, &arrivals, source),
+    });
+    let report = match report {
+        Ok(report) => report,
         Err(message) => {
             _ = writeln!(err, "error: {message}");
             return 2;
@@ -258,19 +306,111 @@ fn arrivals(cli: &Cli) -> Result<(Vec<trace::Arrival>, String), String> {
     Ok((arrivals, source))
 }
 
-/// Runs the hand-off with real threads, to the end.
-fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
+/// Whether the arguments go together.
+fn check(cli: &Cli) -> Result<(), String> {
+    let over_nixl = cli.transport == Transport::Nixl;
+    if over_nixl && (cli.loss, cli.duplicate, cli.delay, cli.reorder) != (0.0, 0.0, 0, 0.0) {
+        return Err(
+            "--loss, --duplicate, --delay and --reorder are for --transport in-process: NIXL has no such faults".into(),
+        );
+    }
+    if cli.push && !over_nixl {
+        return Err("--push is for --transport nixl".into());
+    }
+    Ok(())
+}
+
+#[cfg(feature = "nixl")]
+use nixl::{decode_process, run_over_nixl};
+
+#[cfg(not(feature = "nixl"))]
+const NO_NIXL: &str = "--transport nixl is not in this build: build it with --features nixl \
+    (scripts/fetch-nixl brings what that needs)";
+
+#[cfg(not(feature = "nixl"))]
+fn run_over_nixl(_: &Cli, _: &[trace::Arrival], _: String) -> Result<Report, String> {
+    Err(NO_NIXL.into())
+}
+
+#[cfg(not(feature = "nixl"))]
+fn decode_process(_: std::net::SocketAddr) -> Result<(), String> {
+    Err(NO_NIXL.into())
+}
+
+/// What will happen.
+fn plan(cli: &Cli, arrivals: &[trace::Arrival]) -> Vec<Arc<Planned>> {
     let rates = Rates { abort: cli.abort_rate, freeze: cli.freeze_rate, push: cli.push_rate };
-    let plan: Vec<Arc<Planned>> =
-        model::plan(arrivals, cli.consumers, rates, cli.seed).into_iter().map(Arc::new).collect();
-    let lease = Duration::from_secs_f64(cli.lease);
-    let crash_at = cli.crash_decode_at.map(|at| Timestamp::ZERO + Duration::from_secs_f64(at));
+    model::plan(arrivals, cli.consumers, rates, cli.seed).into_iter().map(Arc::new).collect()
+}
+
+fn blocks(plan: &[Arc<Planned>]) -> u32 {
+    plan.iter().map(|request| request.blocks).sum()
+}
+
+/// When the decode engine dies.
+fn crash_at(cli: &Cli) -> Option<Timestamp> {
+    cli.crash_decode_at.map(|at| Timestamp::ZERO + Duration::from_secs_f64(at))
+}
+
+fn lease(cli: &Cli) -> Duration {
+    Duration::from_secs_f64(cli.lease)
+}
+
+fn prefill(cli: &Cli, pool: BlockPool, clock: ScaledClock) -> Prefill {
     let expiry = match cli.policy {
         Policy::Release => ExpiryPolicy::Release,
         Policy::Hold => ExpiryPolicy::Hold,
     };
     let config = Config { expiry, tombstone_ttl: REMEMBERED_FOR, ..Config::default() };
+    Prefill {
+        tracker: Arc::new(SendTracker::with_config(config)),
+        pool,
+        registry: Arc::new(ConsumerRegistry::new()),
+        addresses: Mutex::default(),
+        clock,
+        lease: lease(cli),
+        consumers: cli.consumers,
+        sabotage: cli.sabotage,
+        counters: Counters::default(),
+        sabotaged: AtomicBool::new(false),
+    }
+}
 
+fn habits(cli: &Cli) -> Habits {
+    Habits {
+        prefill: PREFILL.into(),
+        consumers: cli.consumers,
+        heartbeat_every: match cli.heartbeat {
+            None => Some(lease(cli) / 3),
+            Some(0.0) => None,
+            Some(seconds) => Some(Duration::from_secs_f64(seconds)),
+        },
+        waits_for_verdict: !cli.fire_and_forget,
+        malformed_rate: cli.malformed_rate,
+        seed: cli.seed,
+    }
+}
+
+/// Which replies the ranks ask for.
+fn replies(cli: &Cli) -> Replies {
+    if cli.fire_and_forget { Replies::Stale } else { Replies::All }
+}
+
+/// The decode engines, one after the other: since when each is up, and when it dies.
+fn engines(cli: &Cli) -> Vec<(Timestamp, Option<Timestamp>)> {
+    match crash_at(cli) {
+        None => vec![(Timestamp::ZERO, None)],
+        Some(at) => vec![(Timestamp::ZERO, Some(at)), (at + REPLACED_AFTER, None)],
+    }
+}
+
+fn rank_name(engine: usize, rank: u32) -> String {
+    format!("decode-{engine}/rank-{rank}")
+}
+
+/// Runs the hand-off with real threads, to the end.
+fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
+    let plan = plan(cli, arrivals);
     let clock = ScaledClock::new(cli.speed);
     let faults = Faults {
         loss: cli.loss,
@@ -280,30 +420,8 @@ fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
         seed: cli.seed,
     };
     let network = Network::new(faults, move || clock.now()).expect("the arguments are probabilities");
-    let prefill = Prefill {
-        tracker: Arc::new(SendTracker::with_config(config)),
-        pool: BlockPool::new(plan.iter().map(|request| request.blocks).sum()),
-        registry: ConsumerRegistry::new(),
-        clock,
-        lease,
-        consumers: cli.consumers,
-        verdicts: !cli.fire_and_forget,
-        sabotage: cli.sabotage,
-        counters: Counters::default(),
-        sabotaged: AtomicBool::new(false),
-    };
-    let habits = Habits {
-        prefill: PREFILL,
-        consumers: cli.consumers,
-        heartbeat_every: match cli.heartbeat {
-            None => Some(lease / 3),
-            Some(0.0) => None,
-            Some(seconds) => Some(Duration::from_secs_f64(seconds)),
-        },
-        waits_for_verdict: !cli.fire_and_forget,
-        malformed_rate: cli.malformed_rate,
-        seed: cli.seed,
-    };
+    let prefill = prefill(cli, BlockPool::new(blocks(&plan)), clock);
+    let habits = habits(cli);
     let bar = progress_bar(plan.len());
 
     let mut reads = ReadCounts::default();
@@ -317,26 +435,27 @@ fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
         // The decode side: one engine, and if it is to die, its successor.
         let mut router = Router::default();
         let mut ranks = Vec::new();
-        let engines = [(Timestamp::ZERO, crash_at)].into_iter().chain(crash_at.map(|at| (at + REPLACED_AFTER, None)));
-        for (engine, (up_at, dies_at)) in engines.enumerate() {
+        for (engine, (up_at, dies_at)) in engines(cli).into_iter().enumerate() {
             let (mut consumers, mut inboxes) = (Vec::new(), Vec::new());
             for rank in 0..cli.consumers {
-                let name = format!("decode-{engine}/rank-{rank}");
-                consumers.push(prefill.registry.intern(&name).expect("there is room for every rank"));
+                let name = rank_name(engine, rank);
+                let consumer = prefill.registry.handshake(&name, replies(cli));
+                consumers.push(consumer.expect("there is room for every rank"));
                 let (hand_over, inbox) = mpsc::channel();
                 inboxes.push(hand_over);
-                let rank = Rank { name, up_at, dies_at, clock, pool: &prefill.pool, habits };
-                ranks.push(scope.spawn(move || rank.run(network, inbox)));
+                let rank = Rank { name, up_at, dies_at, clock, habits };
+                let link = |name: &str| InProcess { agent: network.agent(name), pool: &prefill.pool };
+                ranks.push(scope.spawn(move || rank.run(link, inbox, |_| {})));
             }
             router.add_engine(consumers, inboxes, dies_at);
         }
 
         // The prefill side.
-        let crash = crash_at.map(|at| (at + TOLD_AFTER, router.current().to_vec()));
+        let crash = crash_at(cli).map(|at| (at + TOLD_AFTER, router.current().to_vec()));
         let (to_push, pushes) = mpsc::channel();
         let transfers = scope.spawn(move || prefill.transfers(pushes));
         let notifications: Vec<_> =
-            (0..cli.threads).map(|_| scope.spawn(|| prefill.notifications(&agent, &sender, &stop))).collect();
+            (0..cli.threads).map(|_| scope.spawn(|| prefill.notifications(&agent, &sender, &stop, drop))).collect();
         let (gone, inc) = (&readers_gone, || bar.inc(1));
         let engine = scope.spawn(move || prefill.engine(plan, router, to_push, crash, gone, inc));
 
@@ -358,11 +477,22 @@ fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
     // A transfer that outlived the shutdown may have left a release behind.
     prefill.sweep(clock.now());
     bar.finish_and_clear();
+    account(cli, &prefill, plan.len(), reads, NetworkCounts::from(network.counters()), source)
+}
 
+/// The report, when everything is over.
+fn account(
+    cli: &Cli,
+    prefill: &Prefill,
+    requests: usize,
+    reads: ReadCounts,
+    network: NetworkCounts,
+    source: String,
+) -> Report {
     let stats = prefill.tracker.stats();
     let counts = prefill.counters.snapshot();
     let mut report = Report {
-        requests: plan.len() as u64,
+        requests: requests as u64,
         completed: stats.completed,
         expired: stats.expired,
         aborted: stats.aborted,
@@ -374,12 +504,12 @@ fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
         double_released: counts.double_released,
         leaked_blocks: prefill.pool.allocated() as u64,
         peak_tracked: counts.peak_tracked,
-        wall_s: clock.wall().as_secs_f64(),
+        wall_s: prefill.clock.wall().as_secs_f64(),
         failures: Vec::new(),
         peak_blocks: prefill.pool.peak() as u64,
         reads,
         prefill: counts,
-        network: NetworkCounts::from(network.counters()),
+        network,
         arrivals: source,
         hold_model: model::HOLD_MODEL,
         seed: cli.seed,
@@ -387,7 +517,7 @@ fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
     };
     let left = stats.live + stats.release_pending + stats.weight_held + stats.transfers;
     let account = Account { tracked: stats.tracked, released: stats.released, left };
-    report.judge(account, plan.len() as u64 * u64::from(cli.consumers));
+    report.judge(account, requests as u64 * u64::from(cli.consumers));
     report
 }
 

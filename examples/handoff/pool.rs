@@ -7,6 +7,9 @@
 //! - a block that is never freed ([`BlockPool::allocated`] at the end),
 //! - a read of a block that was released under the reader ([`BlockPool::holds`] after the read).
 //!
+//! Where the blocks are memory that others read ([`Store`]), what is in them is told by their generation, and spoilt
+//! when they are freed; so a remote reader can tell, too.
+//!
 //! A generation never returns, so one look *after* a read is exact: a block that is still allocated in
 //! the generation the reader was given was so during the whole read.
 
@@ -20,8 +23,23 @@ const ALLOCATED: u64 = 1;
 /// One block as a remote reader addresses it, with the generation that makes a stale address visible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockRef {
-    index: u32,
-    word: u64,
+    pub index: u32,
+    pub word: u64,
+}
+
+/// The memory of the blocks.
+pub trait Store: Send + Sync {
+    /// The block has this generation now.
+    fn fill(&self, block: BlockRef);
+    /// The block is free.
+    fn spoil(&self, index: u32);
+}
+
+/// None: the blocks are numbers only.
+impl Store for () {
+    fn fill(&self, _: BlockRef) {}
+
+    fn spoil(&self, _: u32) {}
 }
 
 /// The blocks of one request: what the prefill side keeps and, once, gives back. This is the payload of
@@ -43,6 +61,7 @@ pub struct DoubleFree;
 
 /// All blocks of the prefill worker.
 pub struct BlockPool {
+    store: Box<dyn Store>,
     words: Vec<AtomicU64>,
     /// Last in, first out, so a released block is in use again soon, which is when a stale read hurts.
     free: Mutex<Vec<u32>>,
@@ -52,7 +71,13 @@ pub struct BlockPool {
 impl BlockPool {
     /// A pool of `blocks` free blocks.
     pub fn new(blocks: u32) -> Self {
+        Self::with_store(blocks, ())
+    }
+
+    /// A pool of `blocks` free blocks that are memory.
+    pub fn with_store(blocks: u32, store: impl Store + 'static) -> Self {
         BlockPool {
+            store: Box::new(store),
             words: (0..blocks).map(|_| AtomicU64::new(0)).collect(),
             free: Mutex::new((0..blocks).rev().collect()),
             peak: AtomicUsize::new(0),
@@ -70,7 +95,9 @@ impl BlockPool {
             // The block is this caller's: it came off the free list. Generation + 1, allocated.
             let word = (self.words[index as usize].load(Ordering::Acquire) + 2) | ALLOCATED;
             self.words[index as usize].store(word, Ordering::Release);
-            BlockRef { index, word }
+            let block = BlockRef { index, word };
+            self.store.fill(block);
+            block
         };
         Some(Pinned(taken.into_iter().map(block).collect()))
     }
@@ -87,6 +114,7 @@ impl BlockPool {
             word.compare_exchange(block.word, block.word & !ALLOCATED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let freed: Vec<u32> = blocks.iter().filter(mine).map(|block| block.index).collect();
+        freed.iter().for_each(|index| self.store.spoil(*index));
         let all = freed.len() == blocks.len();
         self.free.lock().unwrap().extend(freed);
         if all { Ok(()) } else { Err(DoubleFree) }

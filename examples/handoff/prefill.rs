@@ -3,7 +3,7 @@
 //! | thread | calls |
 //! |---|---|
 //! | engine, one step after another | `track`, `abort`, `sweep`, `next_deadline`, `expire_consumers`, `shutdown` |
-//! | notifications, `--threads` of them | `notify_batch`, `renew_batch`; answers with verdicts |
+//! | notifications, `--threads` of them | [`Pump::step`]: notifies, renews, answers with verdicts |
 //! | transfers | `begin_transfer_owned`, `end` |
 //!
 //! They share a [`Prefill`] and nothing else: no lock, and no order between them. Wherever a call
@@ -14,11 +14,12 @@ use super::decode::Router;
 use super::model::{Planned, Push};
 use super::pool::{BlockPool, BlockRef, Pinned};
 use clap::ValueEnum;
+use kvlease::pump::{Counts, OpaqueMessage, PumpConfig};
 use kvlease::transport::{NotificationSink, NotificationSource, TransportError};
 use kvlease::wire::{self, Message};
 use kvlease::{
-    Aborted, ConsumerId, ConsumerRegistry, Notification, Notified, Outcome, Release, SendTracker, Terms, Timestamp,
-    Tracked, Transfer,
+    Aborted, ConsumerId, ConsumerRegistry, Outcome, Pump, Release, RequestId, SendTracker, Terms, Timestamp, Tracked,
+    Transfer,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,7 +35,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(5);
 /// How long, in real time, the engine waits at the end for notification threads that are behind.
 const AT_THE_END: Duration = Duration::from_millis(500);
 /// How long a notification thread rests when a poll brought nothing.
-const POLL_EVERY: Duration = Duration::from_micros(500);
+pub const POLL_EVERY: Duration = Duration::from_micros(500);
 
 /// A fault in this program itself, to see that the checks at the end bite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, serde::Serialize)]
@@ -83,6 +84,8 @@ counters!(
         aborts_early,
         aborts_ended,
         aborts_late,
+        /// Messages that were polled.
+        received,
         /// Completion messages by what they were found to be.
         counted,
         completing,
@@ -116,7 +119,7 @@ counters!(
     }
 );
 
-fn add(counter: &AtomicU64, by: usize) {
+pub fn add(counter: &AtomicU64, by: usize) {
     counter.fetch_add(by as u64, Ordering::Relaxed);
 }
 
@@ -124,17 +127,45 @@ fn add(counter: &AtomicU64, by: usize) {
 pub struct Prefill {
     pub tracker: Arc<SendTracker<Pinned>>,
     pub pool: BlockPool,
-    pub registry: ConsumerRegistry,
+    pub registry: Arc<ConsumerRegistry>,
+    /// Where the blocks of each leased request are, for transfers of the prefill side's own.
+    pub addresses: Mutex<HashMap<RequestId, Arc<[BlockRef]>>>,
     pub clock: ScaledClock,
     pub lease: Duration,
     /// How many ranks read each request.
     pub consumers: u32,
-    /// Whether the ranks wait for a verdict on every completion, or only listen for bad news.
-    pub verdicts: bool,
     pub sabotage: Option<Sabotage>,
     pub counters: Counters,
     /// Set once the sabotaged release has happened.
     pub sabotaged: AtomicBool,
+}
+
+/// A source that threads take turns at.
+struct Turn<'a, S>(&'a Mutex<S>);
+
+impl<S: NotificationSource> NotificationSource for Turn<'_, S> {
+    fn poll(&mut self, on: &mut dyn FnMut(&str, &[u8])) -> Result<usize, TransportError> {
+        self.0.lock().unwrap().poll(on)
+    }
+}
+
+/// What the answers go out by: as they are, or, for [`Sabotage::SilentStale`], all of them good news.
+struct Mouth<'a, S> {
+    sink: &'a S,
+    lies: bool,
+}
+
+impl<S: NotificationSink> NotificationSink for Mouth<'_, S> {
+    fn send(&self, agent: &str, message: &[u8]) -> Result<(), TransportError> {
+        match wire::parse(message) {
+            Ok(Message::Stale(reply)) if self.lies => {
+                let mut lie = Vec::new();
+                wire::write_stale_reply(reply.id, Outcome::Completed, &mut lie).expect("it was a reply before");
+                self.sink.send(agent, &lie)
+            }
+            _ => self.sink.send(agent, message),
+        }
+    }
 }
 
 /// A transfer of the prefill side's own, for [`Prefill::transfers`].
@@ -165,7 +196,8 @@ fn timeline(plan: &[Arc<Planned>]) -> Vec<(Timestamp, Task, usize)> {
 
 impl Prefill {
     /// The one place where blocks go back.
-    fn free(&self, release: Release<Pinned>) {
+    pub fn free(&self, release: Release<Pinned>) {
+        self.addresses.lock().unwrap().remove(&release.id);
         let blocks = release.payload;
         match self.sabotage.filter(|s| *s != Sabotage::SilentStale && !self.sabotaged.swap(true, Ordering::Relaxed)) {
             Some(Sabotage::Leak) => return,
@@ -253,6 +285,7 @@ impl Prefill {
         if request.expected_known {
             terms = terms.consumers(self.consumers);
         }
+        self.addresses.lock().unwrap().insert(RequestId::from(&*request.id), Arc::clone(&addresses));
         match self.tracker.track(&request.id, terms, blocks, now) {
             Ok(Tracked::Leased) => {
                 self.counters.peak_tracked.fetch_max(self.tracker.stats().live, Ordering::Relaxed);
@@ -266,6 +299,7 @@ impl Prefill {
             // Nobody else has the blocks: give them back, and let the request be computed again elsewhere.
             Err(refused) => {
                 add(&self.counters.refused, 1);
+                self.addresses.lock().unwrap().remove(&*request.id);
                 if self.pool.free(refused.payload).is_err() {
                     add(&self.counters.double_released, 1);
                 }
@@ -302,27 +336,30 @@ impl Prefill {
         self.clock.sleep_until(next, LONGEST_SLEEP);
     }
 
-    /// A notification thread: whatever one poll brings is one batch for the tracker.
-    /// The threads take turns at the source, and work at the same time on what it gave them.
+    /// A notification thread: whatever one poll brings is one batch for the tracker. The threads take turns at the
+    /// source, and work at the same time on what it gave them. Messages of other protocols go to `on_opaque`.
     pub fn notifications(
         &self,
         source: &Mutex<impl NotificationSource>,
         sink: &impl NotificationSink,
         stop: &AtomicBool,
+        on_opaque: impl Fn(OpaqueMessage),
     ) -> Result<(), TransportError> {
-        let mut inbox: Vec<(ConsumerId, Vec<u8>)> = Vec::new();
+        let config = PumpConfig { lease: self.lease, ..PumpConfig::default() };
+        let mut pump = Pump::new(config, Arc::clone(&self.registry));
+        let sink = Mouth { sink, lies: self.sabotage == Some(Sabotage::SilentStale) };
         loop {
             // Looked at before the poll, so that what was sent before the stop is still handled.
             let last = stop.load(Ordering::Acquire);
-            inbox.clear();
-            source.lock().unwrap().poll(&mut |agent, message| match self.registry.intern(agent) {
-                Ok(sender) => inbox.push((sender, message.to_vec())),
-                // More names than an honest peer has.
-                Err(_) => add(&self.counters.foreign, 1),
-            })?;
-            self.handle(&inbox, sink);
-            if inbox.is_empty() {
+            let pumped = pump.step(&self.tracker, &mut Turn(source), &sink, self.clock.now());
+            pumped.released.into_iter().for_each(|release| self.free(release));
+            pumped.opaque.into_iter().for_each(&on_opaque);
+            if let Some(error) = pumped.poll_error {
+                return Err(error);
+            }
+            if pumped.counts.received == 0 && pumped.waiting == 0 {
                 if last {
+                    self.count(&pump.totals());
                     return Ok(());
                 }
                 thread::sleep(POLL_EVERY);
@@ -330,76 +367,32 @@ impl Prefill {
         }
     }
 
-    fn handle(&self, inbox: &[(ConsumerId, Vec<u8>)], sink: &impl NotificationSink) {
-        let now = self.clock.now();
-        let mut completions = Vec::new();
-        for (sender, bytes) in inbox {
-            match wire::parse(bytes) {
-                Ok(Message::Completion(done)) => {
-                    completions.push(Notification { id: done.id, consumer: *sender, expected: Some(done.expected) });
-                }
-                Ok(Message::Heartbeat(heartbeat)) => {
-                    let done = self.tracker.renew_batch(heartbeat.ids(), now + self.lease, Some(*sender), now);
-                    add(&self.counters.heartbeats, 1);
-                    add(&self.counters.renewed, done.extended + done.unchanged);
-                    add(&self.counters.renewed_early, done.early);
-                    add(&self.counters.renewed_late, done.late + done.unknown);
-                }
-                // A real connector hands `Opaque` to its push registration.
-                Ok(Message::Opaque(_) | Message::Stale(_)) => add(&self.counters.foreign, 1),
-                Err(_) => add(&self.counters.malformed, 1),
-            }
-        }
-        // The answers are sent after the batch: the tracker holds its memory still while a batch runs.
-        let mut verdicts = Vec::new();
-        self.tracker.notify_batch(completions, now, |of, notified| {
-            let verdict = self.classify(&notified);
-            if let Some(release) = notified.release() {
-                self.free(release);
-            }
-            verdicts.extend(verdict.map(|verdict| (of, verdict)));
-        });
-        for (of, verdict) in verdicts {
-            self.answer(of, verdict, sink);
-        }
-    }
-
-    /// Counts what a completion was found to be, and says what its sender is to be told:
-    /// [`Outcome::Completed`] for a read that was in time, another outcome for one that was not.
-    fn classify(&self, notified: &Notified<Pinned>) -> Option<Outcome> {
-        let c = &self.counters;
-        let counter = match notified {
-            Notified::Counted { .. } => &c.counted,
-            Notified::Completed(_) => &c.completing,
-            Notified::ExpectedConflict { .. } => &c.conflicts,
-            Notified::Duplicate { .. } => &c.duplicates,
-            Notified::LateDuplicate(_) => &c.late_duplicates,
-            Notified::Late(Outcome::Completed) => &c.late_completed,
-            Notified::Late(Outcome::Expired) => &c.late_expired,
-            Notified::Late(Outcome::Aborted) => &c.late_aborted,
-            // Not tracked yet, or forgotten long ago: only the next attempt of the rank can tell.
-            Notified::Early => &c.early,
-            Notified::Unknown => &c.unknown,
-            Notified::Refused(_) => &c.not_countable,
-        };
-        add(counter, 1);
-        notified.verdict()
-    }
-
-    fn answer(&self, of: Notification<'_>, mut verdict: Outcome, sink: &impl NotificationSink) {
-        if self.sabotage == Some(Sabotage::SilentStale) {
-            verdict = Outcome::Completed;
-        }
-        let good = verdict == Outcome::Completed;
-        if good && !self.verdicts {
-            return;
-        }
-        let Some(agent) = self.registry.name_of(of.consumer) else { return };
-        let mut reply = Vec::new();
-        wire::write_stale_reply(of.id, verdict, &mut reply).expect("a completion has an id");
-        match sink.send(&agent, &reply) {
-            Ok(()) => add(if good { &self.counters.verdicts_good } else { &self.counters.verdicts_stale }, 1),
-            Err(_) => add(&self.counters.unreachable, 1),
+    fn count(&self, pump: &Counts) {
+        let (c, done, beats) = (&self.counters, pump.completions, pump.heartbeats);
+        for (counter, count) in [
+            (&c.counted, done.counted),
+            (&c.completing, done.completed),
+            (&c.duplicates, done.duplicate),
+            (&c.late_duplicates, done.late_duplicate),
+            (&c.early, done.early),
+            (&c.late_completed, done.late_completed),
+            (&c.late_expired, done.late_expired),
+            (&c.late_aborted, done.late_aborted),
+            (&c.unknown, done.unknown),
+            (&c.conflicts, done.conflict),
+            (&c.not_countable, done.refused),
+            (&c.malformed, pump.malformed.total()),
+            (&c.foreign, pump.opaque + pump.replies_received + pump.strangers),
+            (&c.heartbeats, beats.messages),
+            (&c.renewed, beats.extended + beats.unchanged),
+            (&c.renewed_early, beats.early),
+            (&c.renewed_late, beats.late + beats.unknown),
+            (&c.verdicts_good, pump.sent_good),
+            (&c.verdicts_stale, pump.sent_stale),
+            (&c.unreachable, pump.unsent),
+            (&c.received, pump.received),
+        ] {
+            counter.fetch_add(count, Ordering::Relaxed);
         }
     }
 

@@ -4,9 +4,12 @@
 //! late or out of order; the name of the sender is what the sender says it is. A lease copes with all
 //! of that, so nothing here tries to repair it.
 //!
-//! [`in_process`] has an implementation for tests and examples, with these faults on demand.
+//! [`in_process`] has an implementation for tests and examples, with these faults on demand. With feature
+//! `nixl`, `nixl` has one over the real library. [`Pump`](crate::Pump) brings what a source has to the tracker.
 
 pub mod in_process;
+#[cfg(feature = "nixl")]
+pub mod nixl;
 
 use thiserror::Error;
 
