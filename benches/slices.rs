@@ -17,7 +17,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// The share of a slice that its threads may have waited for a processor, on average.
+/// The share of a slice that its threads may have waited for a processor.
 const MAX_DELAY: f64 = 0.03;
 /// The share of the processors that may have gone to others, where threads outnumber cores.
 const MAX_FOREIGN: f64 = 0.08;
@@ -65,27 +65,16 @@ impl Running<'_> {
 }
 
 impl Gate {
-    /// Waits until all are here. `alone` says that each thread has a core, and then it does not yield: who
-    /// yields lets others of the machine in, for longer than a slice is.
-    fn wait<'a>(&self, clock: &'a quanta::Clock, alone: bool) -> (Had, Running<'a>) {
+    fn wait<'a>(&self, clock: &'a quanta::Clock) -> Running<'a> {
         if self.waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.opened.store(clock.raw().max(1), Ordering::Release);
         }
-        let mut opened = self.opened.load(Ordering::Acquire);
-        while opened == 0 {
-            if alone {
-                std::hint::spin_loop()
-            } else {
-                thread::yield_now()
-            }
-            opened = self.opened.load(Ordering::Acquire);
+        let mut began = self.opened.load(Ordering::Acquire);
+        while began == 0 {
+            thread::yield_now();
+            began = self.opened.load(Ordering::Acquire);
         }
-        // What came before is not part of the slice, but to begin later than the others is a delay.
-        let mut had = Had::now();
-        let began = if alone { clock.raw() } else { opened };
-        let late = Duration::from_nanos(clock.delta_as_nanos(opened, began));
-        had.delayed = had.delayed.map(|delayed| delayed.saturating_sub(late));
-        (had, Running { clock, began, length: self.length.as_nanos() as u64 })
+        Running { clock, began, length: self.length.as_nanos() as u64 }
     }
 }
 
@@ -203,7 +192,8 @@ impl Crew<'_> {
                         stay_on(thread);
                     }
                     for order in orders {
-                        let (before, running) = order.gate.wait(clock, threads <= cores());
+                        let before = Had::now();
+                        let running = order.gate.wait(clock);
                         let work = benches[order.bench].work(thread, order.seed, order.mode, &running);
                         let took = clock.raw().saturating_sub(running.began);
                         let after = Had::now();
@@ -257,7 +247,7 @@ impl Crew<'_> {
         }
         slice.clean = if threads <= cores() {
             match delayed {
-                Some(delayed) => delayed.as_secs_f64() <= MAX_DELAY * slice.took.as_secs_f64() * threads as f64,
+                Some(delayed) => delayed.as_secs_f64() <= MAX_DELAY * slice.took.as_secs_f64(),
                 None => slice.switches == 0,
             }
         } else {
