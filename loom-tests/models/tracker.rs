@@ -331,7 +331,7 @@ fn renew_and_sweep() {
 #[test]
 fn early_notify_and_track() {
     play(
-        Model::new("tracker: early notify ‖ track", "I1 I2 I4").bound(4),
+        Model::new("tracker: early notify ‖ track", "I1 I2 I4"),
         || Scene::new(&[1]),
         &[|s| s.notify(1), |s| s.track(1, 1)],
     );
@@ -349,14 +349,14 @@ fn early_notify_kept_and_track() {
     play(
         Model::new("tracker: track ‖ sweep of what came early", "I1 I3 I4").bound(3),
         scene,
-        &[|s| s.track(1, 2), |s| s.sweep(55)],
+        &[|s| s.track_until(1, Some(2), 100), |s| s.sweep(55)],
     );
 }
 
 #[test]
 fn early_abort_and_track() {
     play(
-        Model::new("tracker: early abort ‖ track", "I1 I4 I9").bound(4),
+        Model::new("tracker: early abort ‖ track", "I1 I4 I9"),
         || Scene::new(&[1]),
         &[|s| s.abort(), |s| s.track(1, 1)],
     );
@@ -537,6 +537,26 @@ fn eviction_and_late_notify() {
         },
         &[abort_b, |s| s.notify(1)],
         close,
+    );
+}
+
+#[test]
+fn all_ends_at_once() {
+    // Of four, whoever is first; what is renewed is not due.
+    play(
+        Model::new("tracker: abort ‖ notify (last) ‖ sweep ‖ expire_consumers", "I1 I2 I9").bound(2),
+        || Scene::leased(1, &[1]),
+        &[|s| s.abort(), |s| s.notify(1), |s| s.sweep(10), |s| s.expire(1)],
+    );
+}
+
+#[test]
+fn notifications_of_three_and_sweep() {
+    play(
+        // Two of the three complete it, and the third is late, whichever that is.
+        Model::new("tracker: notify ‖ notify ‖ sweep ‖ notify, one of them late", "I1 I2 I5 I6 I9").bound(2),
+        || Scene::leased(2, &[]),
+        &[|s| s.notify(1), |s| s.notify(2), |s| s.sweep(10), |s| s.notify(3)],
     );
 }
 
