@@ -372,8 +372,8 @@ fn more_ids_than_may_be_kept_early_do_not_displace_the_first() {
     assert_eq!(t.abort("c", at(0)), Aborted::Unknown);
     // More about an id that is kept needs no more room.
     assert_eq!(t.notify("b", rank(1), at(0)), Notified::Early);
-    assert_eq!(t.notify("a", rank(1), at(0)), Notified::Duplicate { seen: 1, expected: None });
-    assert_eq!(t.stats().early, 2);
+    assert_eq!(t.notify("a", rank(1), at(0)), Notified::Early);
+    assert_eq!((t.stats().early, t.stats().duplicates), (2, 1));
     // Tracking one makes room for another.
     assert_eq!(t.track("a", terms(30, 1), 1, at(0)), Ok(Tracked::Ended(release("a", Completed, 1, 0))));
     assert_eq!(t.notify("c", rank(1), at(0)), Notified::Early);
@@ -461,7 +461,7 @@ fn a_batch_takes_each_message_for_itself() {
         Notified::Unknown,
         Notified::Early,
         Notified::Unknown,
-        Notified::ExpectedConflict { claimed: 9, stands: 2, seen: 2, ended },
+        Notified::ExpectedConflict { claimed: 9, stands: 2, seen: 2, early: false, ended },
         Notified::Late(Completed),
     ];
     assert_eq!(answers, messages.into_iter().zip(expected).collect::<Vec<_>>());

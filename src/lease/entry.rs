@@ -36,6 +36,8 @@ const NAMED: u32 = 1 << 31;
 pub(crate) enum Notify {
     Effect(NotifyEffect),
     Duplicate(Count),
+    /// The same, and the lease is still to come, if it is: nothing is known of that read.
+    EarlyDuplicate,
     /// The lease has ended, but this consumer had been counted before.
     LateDuplicate(Outcome),
 }
@@ -119,6 +121,7 @@ impl<P> LeaseEntry<P> {
             None if word.phase() == Phase::Gone => Notify::Effect(NotifyEffect::Gone),
             // Claimed a place in a race for the last one, and lost it.
             None if !counted && word.seen() == MAX_CONSUMERS => Notify::Effect(NotifyEffect::TooMany),
+            None if matches!(word.phase(), Phase::Early | Phase::Arming) => Notify::EarlyDuplicate,
             None => Notify::Duplicate(word.count()),
             Some(outcome) if counted => Notify::LateDuplicate(outcome),
             Some(outcome) => Notify::Effect(NotifyEffect::Late(outcome)),

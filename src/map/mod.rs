@@ -519,7 +519,11 @@ where
         let alive = |reference| self.is_alive(reference);
         let mut inserting = Inserting { map: self, hash, guard, outside: Some((key, value)), inside: None };
         let mut index = vacant.index;
-        let mut placed = index.place_from(vacant.at, true, &mut inserting);
+        let mut placed = match index.next() {
+            None => index.place_from(vacant.at, true, &mut inserting),
+            // A move is on: it is inserts that bring it to its end.
+            Some(_) => Placed::Frozen,
+        };
         let rival = loop {
             match placed {
                 Placed::Done { spilled } => {

@@ -518,7 +518,7 @@ impl Pump {
                 let (pumped, log) = &mut *met.borrow_mut();
                 pumped.counts.completions.add(&notified);
                 warn(&notified, of, agents, log, now);
-                let verdict = verdict(tracker, of, &notified);
+                let verdict = notified.verdict();
                 if let Some(verdict) = verdict.filter(|verdict| takes(agents.replies(of.consumer), *verdict)) {
                     answers.push(Answer { to: of.consumer, id: of.id.into(), verdict });
                 }
@@ -630,19 +630,6 @@ struct Answer {
     to: ConsumerId,
     id: RequestId,
     verdict: Outcome,
-}
-
-/// What is known of the read: as [`Notified::verdict`], and nothing of one whose request is not tracked.
-fn verdict<P: Send + 'static>(
-    tracker: &SendTracker<P>,
-    of: Notification<'_>,
-    notified: &Notified<P>,
-) -> Option<Outcome> {
-    let verdict = notified.verdict()?;
-    // The same answers are given for an id of which only early messages are known. It may have been tracked once, have
-    // ended, and be forgotten, and its read be as stale as can be.
-    let may_be_early = matches!(notified, Notified::Duplicate { .. } | Notified::ExpectedConflict { ended: None, .. });
-    (!may_be_early || tracker.lease(of.id).is_some()).then_some(verdict)
 }
 
 /// Whether a peer that takes these replies is sent this one.

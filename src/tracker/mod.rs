@@ -450,6 +450,10 @@ impl<P: Send + 'static> SendTracker<P> {
             };
             let effect = match entry.value().notify(consumer, told, until) {
                 Notify::Effect(effect) => effect,
+                Notify::EarlyDuplicate => {
+                    self.counters.add(Counter::Duplicates, 1);
+                    return Notified::Early;
+                }
                 Notify::Duplicate(count) => {
                     self.counters.add(Counter::Duplicates, 1);
                     return Notified::Duplicate { seen: count.seen, expected: count.expected };
@@ -475,7 +479,7 @@ impl<P: Send + 'static> SendTracker<P> {
                 NotifyEffect::Conflict { stands, seen, end, early } => {
                     self.counters.add(if early { Counter::EarlyKept } else { Counter::Notified }, 1);
                     self.counters.add(Counter::Conflicts, 1);
-                    Notified::ExpectedConflict { claimed: told, stands, seen, ended: end.map(ended) }
+                    Notified::ExpectedConflict { claimed: told, stands, seen, early, ended: end.map(ended) }
                 }
                 NotifyEffect::Early => {
                     self.counters.add(Counter::EarlyKept, 1);

@@ -162,7 +162,8 @@ pub enum Notified<P> {
         /// How many are expected, if that is known.
         expected: Option<u32>,
     },
-    /// The request is not tracked yet; the notification is kept for the coming `track`.
+    /// The request is not tracked yet; the notification is kept for the coming `track`. One that is repeated
+    /// is kept once.
     Early,
     /// The lease had ended before, like this, and without this consumer: it may have read blocks that were
     /// in use again. Tell it (see [`verdict`](Self::verdict)).
@@ -179,6 +180,8 @@ pub enum Notified<P> {
         stands: u32,
         /// Distinct consumers that have notified, this one included.
         seen: u32,
+        /// The request is not tracked yet, and the notification is kept for the coming `track`.
+        early: bool,
         /// The end of the lease, if this was the last one that is waited for.
         ended: Option<Ended<P>>,
     },
@@ -204,17 +207,21 @@ impl<P> Notified<P> {
     /// assert_eq!(tracker.notify("r", rank(1), now).verdict(), Some(Outcome::Completed)); // said again
     /// assert_eq!(tracker.notify("r", rank(2), now).verdict(), Some(Outcome::Expired)); // one too many
     /// assert_eq!(tracker.notify("s", rank(1), now).verdict(), None); // not tracked yet, or any more
+    /// assert_eq!(tracker.notify("s", rank(1), now).verdict(), None); // however often it says so
     /// ```
     pub fn verdict(&self) -> Option<Outcome> {
         match self {
             Notified::Counted { .. }
             | Notified::Completed(_)
-            | Notified::ExpectedConflict { .. }
+            | Notified::ExpectedConflict { early: false, .. }
             | Notified::Duplicate { .. }
             | Notified::LateDuplicate(_) => Some(Outcome::Completed),
             Notified::Late(Outcome::Aborted) => Some(Outcome::Aborted),
             Notified::Late(Outcome::Expired | Outcome::Completed) => Some(Outcome::Expired),
-            Notified::Early | Notified::Unknown | Notified::Refused(_) => None,
+            Notified::Early
+            | Notified::ExpectedConflict { early: true, .. }
+            | Notified::Unknown
+            | Notified::Refused(_) => None,
         }
     }
 

@@ -285,7 +285,8 @@ impl Model {
                 };
                 return right.then_some(state);
             }
-            State::Early { count, .. } | State::Live { count, .. } => {
+            State::Early { count, .. } => (!count.is_new(consumer, call.lane)).then_some(Answer::Early),
+            State::Live { count, .. } => {
                 let known = Answer::Duplicate(count.seen, count.expected);
                 (!count.is_new(consumer, call.lane)).then_some(known)
             }
@@ -550,7 +551,7 @@ impl Worker<'_> {
                             Notified::Early => Answer::Early,
                             Notified::Late(outcome) => Answer::Late(*outcome),
                             Notified::LateDuplicate(outcome) => Answer::LateDuplicate(*outcome),
-                            Notified::ExpectedConflict { claimed, stands, seen, ended } => {
+                            Notified::ExpectedConflict { claimed, stands, seen, ended, early: _ } => {
                                 assert_eq!(*claimed, told);
                                 Answer::Conflict { stands: *stands, seen: *seen, ended: ended.as_ref().map(freed) }
                             }

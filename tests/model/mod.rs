@@ -232,14 +232,13 @@ impl Model {
                 return match (claimed, early.expected) {
                     (Some(claimed), Some(stands)) if claimed != stands => {
                         self.counters.conflicts += 1;
-                        Notified::ExpectedConflict { claimed, stands, seen, ended: None }
+                        Notified::ExpectedConflict { claimed, stands, seen, early: true, ended: None }
                     }
                     _ => Notified::Early,
                 };
             }
-            let answer = Notified::Duplicate { seen: early.seen.len() as u32, expected: early.expected };
             self.counters.duplicates += 1;
-            return answer;
+            return Notified::Early;
         };
         if !lease.seen.insert(by) {
             let answer = Notified::Duplicate { seen: lease.seen.len() as u32, expected: lease.expected };
@@ -254,7 +253,7 @@ impl Model {
         match (claimed, expected) {
             (Some(claimed), Some(stands)) if claimed != stands => {
                 self.counters.conflicts += 1;
-                Notified::ExpectedConflict { claimed, stands, seen, ended }
+                Notified::ExpectedConflict { claimed, stands, seen, early: false, ended }
             }
             _ => ended.map_or(Notified::Counted { seen, expected }, Notified::Completed),
         }
