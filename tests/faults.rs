@@ -126,14 +126,14 @@ fn f04_a_notification_before_track_completes_the_lease_at_once() {
     // was good.
     let again = t.notify_expecting("b", rank(1), 2, at(1));
     assert_eq!((again.verdict(), again), (None, Notified::Early));
-    let conflict = t.notify_expecting("c", rank(1), 2, at(1));
+    let conflict = t.notify_expecting("x", rank(1), 2, at(1));
     assert_eq!(conflict, Notified::Early);
-    let conflict = t.notify_expecting("c", rank(2), 3, at(1));
+    let conflict = t.notify_expecting("x", rank(2), 3, at(1));
     assert_eq!(
         (conflict.verdict(), conflict),
         (None, Notified::ExpectedConflict { claimed: 3, stands: 2, seen: 2, early: true, ended: None })
     );
-    assert_eq!(t.track("c", terms(120, 2), 9, at(1)), already_ended("c", Completed, 9));
+    assert_eq!(t.track("x", terms(120, 2), 9, at(1)), already_ended("x", Completed, 9));
     lease(&t, "b", Terms::until(at(120)), 8, at(2));
     assert_eq!(t.notify("b", rank(1), at(3)), Notified::Duplicate { seen: 1, expected: Some(2) });
     assert_eq!(t.notify("b", rank(2), at(4)), Notified::Completed(Ended::Released(release("b", Completed, 8, 2))));

@@ -999,6 +999,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_index_grows_with_the_entries() {
+        let map = CasMap::new();
+        let guard = pin();
+        for key in 0..20_000 {
+            map.insert(key, (), &guard).unwrap();
+        }
+        let buckets = map.indexes.current(&guard).len();
+        assert!(buckets * 2 * growth::MAX_LOAD >= 20_000, "{buckets} buckets");
+        assert!(map.indexes.current(&guard).levels() < 200);
+    }
+
+    #[test]
     fn what_was_removed_leaves_no_reference_behind() {
         let map = CasMap::new();
         let guard = pin();
