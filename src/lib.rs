@@ -86,7 +86,8 @@ mod id;
 mod lease;
 pub mod map;
 #[cfg(all(test, kvlease_loom))]
-#[path = "../loom-tests/models/mod.rs"]
+#[cfg_attr(not(kvlease_loom_epoch), path = "../loom-tests/models/mod.rs")]
+#[cfg_attr(kvlease_loom_epoch, path = "../loom-epoch-tests/models/mod.rs")]
 mod models;
 mod reclaim;
 #[cfg(not(kvlease_loom))]
