@@ -81,7 +81,8 @@ mod id;
 mod lease;
 pub mod map;
 #[cfg(all(test, kvlease_loom))]
-#[path = "../loom-tests/models/mod.rs"]
+#[cfg_attr(not(kvlease_loom_epoch), path = "../loom-tests/models/mod.rs")]
+#[cfg_attr(kvlease_loom_epoch, path = "../loom-epoch-tests/models/mod.rs")]
 mod models;
 #[cfg(not(any(kvlease_loom, kvlease_shuttle)))]
 pub mod pump;

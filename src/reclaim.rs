@@ -85,13 +85,23 @@ mod imp {
 }
 
 #[cfg(kvlease_loom)]
+#[path = "reclaim_corpses.rs"]
+mod corpses;
+
+#[cfg(all(kvlease_loom, not(kvlease_loom_epoch)))]
 #[path = "reclaim_loom.rs"]
+mod imp;
+
+#[cfg(kvlease_loom_epoch)]
+#[path = "reclaim_epoch.rs"]
 mod imp;
 
 #[cfg(kvlease_shuttle)]
 #[path = "reclaim_shuttle.rs"]
 mod imp;
 
+#[cfg(all(test, kvlease_loom_epoch))]
+pub(crate) use imp::any_corpses;
 pub(crate) use imp::{Fate, free};
 pub use imp::{Guard, pin};
 #[cfg(all(test, kvlease_loom))]

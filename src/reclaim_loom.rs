@@ -10,11 +10,11 @@
 //! unpin matters, and that a pin comes after the defers that do not wait for it; another one for each guard
 //! carries the edge from its end to what was deferred. They make no other edges, which would hide races.
 
+pub(crate) use super::corpses::{Fate, free};
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 loom::lazy_static! {
     static ref ORDER: AtomicUsize = AtomicUsize::new(0);
@@ -41,7 +41,6 @@ struct Graveyard {
     /// Made at the beginning: whoever ends a wait has to have seen the creation.
     unused: Vec<End>,
     graves: Vec<Grave>,
-    corpses: Vec<Deferred>,
 }
 
 thread_local!(static GRAVEYARD: RefCell<Graveyard> = RefCell::default());
@@ -117,59 +116,14 @@ impl Drop for Guard {
     }
 }
 
-/// What has been retired once and for all. Kept until the end of the model, so that an access, which its
-/// [`Fate`] reports, is still defined.
-pub(crate) fn free<T: 'static>(corpse: Box<T>) {
-    GRAVEYARD.with_borrow_mut(|graveyard| graveyard.corpses.push(Box::new(move || drop(corpse))));
-}
-
-const IN_USE: u8 = 0;
-const RETIRED: u8 = 1;
-const RECLAIMED: u8 = 2;
-
-/// Where an object is in its life, to catch what is retired twice or used after it was reclaimed.
-#[derive(Debug, Default)]
-pub(crate) struct Fate(AtomicU8);
-
-impl Fate {
-    #[track_caller]
-    fn change(&self, from: u8, to: u8) {
-        assert_eq!(self.0.swap(to, Relaxed), from, "retired twice, or used again out of turn");
-    }
-
-    /// It goes to the graveyard.
-    #[track_caller]
-    pub(crate) fn retire(&self) {
-        self.change(IN_USE, RETIRED);
-    }
-
-    /// Nobody can still be looking.
-    #[track_caller]
-    pub(crate) fn reclaim(&self) {
-        self.change(RETIRED, RECLAIMED);
-    }
-
-    /// It comes from the pool, or is new.
-    #[track_caller]
-    pub(crate) fn revive(&self) {
-        assert_ne!(self.0.swap(IN_USE, Relaxed), RETIRED, "used again before it was reclaimed");
-    }
-
-    /// Somebody looks at it.
-    #[track_caller]
-    pub(crate) fn check(&self) {
-        assert_ne!(self.0.load(Relaxed), RECLAIMED, "used after it was reclaimed");
-    }
-}
-
 /// Begins a model's execution: empties the graveyard that an execution which failed may have left, and
 /// says in which mode this one runs.
 #[cfg(test)]
 pub(crate) fn begin(reuse: bool) {
+    super::corpses::forget();
     GRAVEYARD.with_borrow_mut(|graveyard| {
         // What is left refers to objects of an execution that is over: not to be run.
         graveyard.graves.drain(..).for_each(std::mem::forget);
-        graveyard.corpses.drain(..).for_each(std::mem::forget);
         let unused = if reuse { 24 } else { 0 };
         let unused = (0..unused).map(|_| Rc::new(AtomicUsize::new(0))).collect();
         *graveyard = Graveyard { reuse, unused, ..Graveyard::default() };
@@ -180,14 +134,13 @@ pub(crate) fn begin(reuse: bool) {
 #[cfg(test)]
 pub(crate) fn bury_all() {
     loop {
-        let (graves, corpses) = GRAVEYARD.with_borrow_mut(|graveyard| {
+        let graves = GRAVEYARD.with_borrow_mut(|graveyard| {
             assert!(graveyard.active.is_empty(), "a guard is left at the end of the model");
-            (std::mem::take(&mut graveyard.graves), std::mem::take(&mut graveyard.corpses))
+            std::mem::take(&mut graveyard.graves)
         });
-        if graves.is_empty() && corpses.is_empty() {
+        if graves.is_empty() && !super::corpses::bury() {
             return;
         }
         graves.into_iter().for_each(|grave| (grave.run)());
-        corpses.into_iter().for_each(|bury| bury());
     }
 }

@@ -47,7 +47,7 @@ mod imp {
 #[path = "sync_loom.rs"]
 mod imp;
 
-#[cfg(all(test, kvlease_loom))]
+#[cfg(any(all(test, kvlease_loom), kvlease_loom_epoch))]
 pub(crate) use imp::control;
 
 /// Stores into a word that other threads may try to compare-exchange, at a time when no such exchange

@@ -63,6 +63,11 @@ pub(crate) mod control {
         ROLE.with(|mine| mine.set(role));
     }
 
+    /// Which role that is.
+    pub(crate) fn role() -> usize {
+        ROLE.with(Cell::get)
+    }
+
     /// Forgets which words are written.
     pub(crate) fn forget_written() {
         WRITTEN.with_borrow_mut(Vec::clear);
@@ -75,7 +80,7 @@ pub(crate) mod control {
     }
 
     pub(super) fn new_key() -> u32 {
-        let role = if PHASE.get() == Phase::Alone { 0 } else { ROLE.with(Cell::get) };
+        let role = if PHASE.get() == Phase::Alone { 0 } else { role() };
         CREATED.with_borrow_mut(|created| {
             if created.len() <= role {
                 created.resize(role + 1, 0);

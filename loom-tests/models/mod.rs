@@ -9,6 +9,7 @@ mod harness;
 mod litmus;
 mod map;
 mod parts;
+mod scripts;
 mod table;
 mod tracker;
 mod word;

@@ -802,6 +802,11 @@ where
         self.indexes.begin_growth(guard);
     }
 
+    /// Moves the bucket of this key, if a move is on, as an insert does that finds it frozen.
+    pub(crate) fn move_bucket_of<Q: Hash>(&self, key: &Q, guard: &Guard) {
+        self.indexes.newest(self.hash(key), &|reference| self.is_alive(reference), guard);
+    }
+
     /// Asserts what must hold at rest: every index refers to live entries only, to each at most once; every
     /// live entry is found by its key.
     pub(crate) fn assert_whole(&self, guard: &Guard) {
