@@ -103,7 +103,6 @@ const DEFERRED: u32 = 4;
 /// The slot is otherwise ready for the pool; the closure of `DEFERRED` puts it there.
 const WANTED: u32 = 8;
 
-#[repr(align(32))]
 pub(super) struct Slot<K, V> {
     /// See [`Meta`]. Compare-exchanged by removers and replacers; stored only while the slot is in
     /// nobody's hands but the allocating thread's.
