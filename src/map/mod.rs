@@ -269,7 +269,7 @@ impl<K, V, S> CasMap<K, V, S> {
     /// An empty map with this hasher whose index has room for `capacity` entries without growing.
     pub fn with_capacity_and_hasher(capacity: usize, hasher: S) -> Self {
         let least = if cfg!(any(kvlease_loom, kvlease_shuttle)) { 1 } else { 8 };
-        CasMap { indexes: Indexes::new((capacity / growth::MAX_LOAD).max(least)), slots: SlotPool::new(), hasher }
+        CasMap { indexes: Indexes::new(capacity.div_ceil(growth::MAX_LOAD).max(least)), slots: SlotPool::new(), hasher }
     }
 
     /// Pins the thread and gives the map's calls without a guard argument.
@@ -1002,6 +1002,15 @@ fn prefetch<T>(at: &T) {
 #[cfg(all(test, not(any(kvlease_loom, kvlease_shuttle))))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_index_made_for_so_many_entries_has_room_for_them() {
+        for capacity in 0..200 {
+            let map = CasMap::<u32, u32>::with_capacity(capacity);
+            let buckets = map.indexes.current(&pin()).len();
+            assert!(buckets * growth::MAX_LOAD >= capacity, "{buckets} buckets for {capacity}");
+        }
+    }
 
     #[test]
     fn the_index_grows_with_the_entries() {
