@@ -84,6 +84,10 @@ mod imp {
     }
 }
 
+#[cfg(any(kvlease_loom, kvlease_shuttle))]
+#[path = "reclaim_fate.rs"]
+mod fate;
+
 #[cfg(kvlease_loom)]
 #[path = "reclaim_corpses.rs"]
 mod corpses;

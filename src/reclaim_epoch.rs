@@ -9,7 +9,8 @@
 
 #[cfg(test)]
 pub(crate) use super::corpses::any_corpses;
-pub(crate) use super::corpses::{Fate, free};
+pub(crate) use super::corpses::free;
+pub(crate) use super::fate::Fate;
 use crate::sync::control;
 use crossbeam_epoch as epoch;
 use std::cell::Cell;

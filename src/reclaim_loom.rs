@@ -10,7 +10,8 @@
 //! unpin matters, and that a pin comes after the defers that do not wait for it; another one for each guard
 //! carries the edge from its end to what was deferred. They make no other edges, which would hide races.
 
-pub(crate) use super::corpses::{Fate, free};
+pub(crate) use super::corpses::free;
+pub(crate) use super::fate::Fate;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use std::cell::RefCell;
 use std::collections::BTreeMap;

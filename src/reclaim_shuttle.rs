@@ -5,9 +5,9 @@
 //! shuttle runs all threads of a test on one thread of the system, so the state is a plain thread-local,
 //! invisible to it.
 
+pub(crate) use super::fate::Fate;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 type Deferred = Box<dyn FnOnce()>;
 
@@ -68,34 +68,4 @@ impl Drop for Guard {
 /// Frees what nobody can still be looking at.
 pub(crate) fn free<T>(corpse: Box<T>) {
     drop(corpse);
-}
-
-const IN_USE: u8 = 0;
-const RETIRED: u8 = 1;
-const RECLAIMED: u8 = 2;
-
-/// Where an object is in its life, to catch what is retired twice or used after it was reclaimed.
-#[derive(Debug, Default)]
-pub(crate) struct Fate(AtomicU8);
-
-impl Fate {
-    #[track_caller]
-    pub(crate) fn retire(&self) {
-        assert_eq!(self.0.swap(RETIRED, Relaxed), IN_USE, "retired twice");
-    }
-
-    #[track_caller]
-    pub(crate) fn reclaim(&self) {
-        assert_eq!(self.0.swap(RECLAIMED, Relaxed), RETIRED, "reclaimed out of turn");
-    }
-
-    #[track_caller]
-    pub(crate) fn revive(&self) {
-        assert_ne!(self.0.swap(IN_USE, Relaxed), RETIRED, "used again before it was reclaimed");
-    }
-
-    #[track_caller]
-    pub(crate) fn check(&self) {
-        assert_ne!(self.0.load(Relaxed), RECLAIMED, "used after it was reclaimed");
-    }
 }

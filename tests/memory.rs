@@ -3,40 +3,14 @@
 //! One test only, since the whole process is measured.
 
 mod common;
+#[path = "common/measured.rs"]
+mod measured;
 
 use common::*;
 use kvlease::{Config, Notified, SendTracker};
-use std::alloc::{GlobalAlloc, Layout, System};
+use measured::in_use;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicIsize, Ordering};
 use std::time::Duration;
-
-/// The system's allocator, with an account of the bytes in use.
-struct Measured;
-
-static IN_USE: AtomicIsize = AtomicIsize::new(0);
-
-// SAFETY: hands every call on to `System`, unchanged.
-unsafe impl GlobalAlloc for Measured {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        IN_USE.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        IN_USE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: `ptr` came from `System` by way of `alloc`, with this layout.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Measured = Measured;
-
-fn in_use() -> isize {
-    IN_USE.load(Ordering::Relaxed)
-}
 
 const MIB: isize = 1 << 20;
 

@@ -80,7 +80,7 @@ impl Ref {
 }
 
 /// A value of a bucket's header.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header(u64);
 
 const SEALED: u64 = 1 << 26;
@@ -222,22 +222,6 @@ impl Bucket {
         unsafe { next.as_ref() }
     }
 
-    /// The valid places whose references may have these hash bits.
-    #[inline(always)]
-    pub(super) fn candidates(&self, seen: Header, hash_bits: u32) -> ValidPlaces {
-        if cfg!(kvlease_loom) {
-            // One look at each place is enough to model; the caller looks again.
-            return seen.valid();
-        }
-        // Without a branch for each place, which could not be foretold.
-        let mut others = 0;
-        for (place, at) in self.refs.iter().enumerate() {
-            // Relaxed: a hint. What was valid in `seen` is visible, by its Acquire.
-            others |= u64::from((at.load(Ordering::Relaxed) ^ (hash_bits as u64) << 36) >> 36 != 0) << (2 * place);
-        }
-        ValidPlaces(seen.valid().0 & !others)
-    }
-
     /// Whether `place` is, or was a moment ago, valid with this very reference.
     ///
     /// `reference` was read from `place` after `seen` and under the caller's guard. The two looks are enough:
@@ -309,7 +293,7 @@ impl Bucket {
     }
 }
 
-/// Where a look-up has ended that found nothing: the last level that it looked at, and how that looked.
+/// Where a look-up is, or has ended that found nothing: the level that it looks at, and how that looked.
 #[derive(Clone, Copy)]
 pub(super) struct Vacancy<'a> {
     pub(super) level: &'a Bucket,
@@ -430,6 +414,13 @@ impl Index {
         }
     }
 
+    /// Where a look-up of these hash bits begins.
+    #[inline(always)]
+    pub(super) fn begin(&self, hash_bits: u32) -> Vacancy<'_> {
+        let level = self.bucket(hash_bits);
+        Vacancy { level, seen: level.load(), first: true }
+    }
+
     /// Whether `reference` is valid in its bucket; `None` if that has been moved to the next index.
     pub(super) fn shows(&self, reference: Ref) -> Option<bool> {
         let mut level = self.bucket(reference.hash_bits());
@@ -455,8 +446,7 @@ impl Index {
     ///
     /// Lock-free: an exchange fails only because another one on the same header has succeeded.
     pub(super) fn place<C: Candidate>(&self, hash_bits: u32, candidate: &mut C) -> Placed<C::Rival> {
-        let level = self.bucket(hash_bits);
-        self.place_from(Vacancy { level, seen: level.load(), first: true }, false, candidate)
+        self.place_from(self.begin(hash_bits), false, candidate)
     }
 
     /// As [`place`](Self::place), from where a look-up has ended, which has found no rival there or before if

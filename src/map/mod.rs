@@ -411,8 +411,7 @@ where
     {
         let mut index = self.indexes.current(guard);
         loop {
-            let mut at = Vacancy { level: index.bucket(hash), seen: Header::default(), first: true };
-            at.seen = at.level.load();
+            let mut at = index.begin(hash);
             if !at.seen.is_moved() {
                 loop {
                     if let Some(entry) = self.find_in(at.level, at.seen, hash, key) {
@@ -437,7 +436,7 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
-        for place in level.candidates(seen, hash) {
+        for place in seen.valid() {
             let reference = level.reference(place);
             if reference.hash_bits() != hash {
                 continue;
