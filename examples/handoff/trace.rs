@@ -89,7 +89,10 @@ pub fn parse(mut input: impl BufRead, name: &str) -> Result<Vec<Arrival>, TraceE
         if bytes.trim_ascii().is_empty() {
             continue;
         }
-        let parsed: Result<Line, String> = serde_json::from_slice(&bytes).map_err(|e| without_line(&e));
+        // Text as a whole: serde_json does not look at the strings in fields that nobody reads.
+        let parsed: Result<Line, String> = std::str::from_utf8(&bytes)
+            .map_err(|e| format!("not UTF-8, column {}", e.valid_up_to() + 1))
+            .and_then(|text| serde_json::from_str(text).map_err(|e| without_line(&e)));
         let request = parsed
             .and_then(|request| request.check().map(|()| request))
             .map_err(|what| TraceError::Line { path: path(), line, what })?;
@@ -198,7 +201,11 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text_are_an_error_and_no_panic() {
         let text = [GOOD.as_bytes(), b"\n\xff\xfe\n"].concat();
-        assert!(error(&text).starts_with("t.jsonl, line 2: "));
+        assert_eq!(error(&text), "t.jsonl, line 2: not UTF-8, column 1");
+        let unread = GOOD.replace('}', ", \"x\": [\"?\"]}").into_bytes();
+        assert!(parse(&*unread, "t").is_ok());
+        let unread: Vec<u8> = unread.into_iter().map(|b| if b == b'?' { 0x9f } else { b }).collect();
+        assert_eq!(error(&unread), "t.jsonl, line 1: not UTF-8, column 93");
     }
 
     #[test]
