@@ -37,8 +37,8 @@ unsafe impl<T: Send + Sync> Sync for Segments<T> {}
 #[inline(always)]
 fn locate(index: u32) -> (usize, usize) {
     let n = index + (1 << FIRST_BITS); // no overflow: index <= MAX_INDEX
-    let segment = n.ilog2() - FIRST_BITS;
-    (segment as usize, (n - (1 << (segment + FIRST_BITS))) as usize)
+    let bit = n.ilog2();
+    ((bit - FIRST_BITS) as usize, (n ^ 1 << bit) as usize)
 }
 
 impl<T: ZeroInit> Segments<T> {

@@ -78,7 +78,7 @@ pub use crate::reclaim::{Guard, pin};
 
 use equivalent::Equivalent;
 use growth::Indexes;
-use index::{Bucket, Candidate, Header, Index, Placed, Ref, Vacancy, hash_bits};
+use index::{Bucket, Candidate, Header, Index, Placed, Ref, Vacancy, Wanted, hash_bits};
 use slots::{Meta, Slot, SlotPool, State};
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
@@ -111,6 +111,8 @@ pub struct Entry<'g, K, V> {
     holder: &'g Slot<K, V>,
     meta: Meta,
     index: u32,
+    /// Where in its bucket the reference to it was; a hint for its removal.
+    place: u8,
 }
 
 impl<K, V> Clone for Entry<'_, K, V> {
@@ -307,17 +309,17 @@ impl<K, V, S> CasMap<K, V, S> {
         }
         // Should it have died since, its hash bits may be anything, and we do not find it.
         let reference = Ref::new(slot.hash_bits(), meta.generation(), index);
-        self.indexes.shows(reference, guard).then(|| self.entry(slot, meta, index)).flatten()
+        self.indexes.shows(reference, guard).then(|| self.entry(slot, meta, index, 0)).flatten()
     }
 
     /// What was seen of a live slot.
     #[inline(always)]
-    fn entry<'g>(&'g self, slot: &'g Slot<K, V>, meta: Meta, index: u32) -> Option<Entry<'g, K, V>> {
+    fn entry<'g>(&'g self, slot: &'g Slot<K, V>, meta: Meta, index: u32, place: usize) -> Option<Entry<'g, K, V>> {
         let holder = match meta.value_slot() {
             None => slot,
             Some(holder) => self.slots.get(holder)?,
         };
-        Some(Entry { slot, holder, meta, index })
+        Some(Entry { slot, holder, meta, index, place: place as u8 })
     }
 
     /// Finds the entry again that a [`handle`](Entry::handle) names, if it is still in the map.
@@ -328,7 +330,7 @@ impl<K, V, S> CasMap<K, V, S> {
         let meta = slot.load_meta();
         // Whoever has a handle has seen the entry in the map.
         (meta.state() == State::Live && meta.generation() == handle.generation)
-            .then(|| self.entry(slot, meta, handle.index))
+            .then(|| self.entry(slot, meta, handle.index, 0))
             .flatten()
     }
 
@@ -366,8 +368,10 @@ where
     #[inline(always)]
     pub(crate) fn prefetch_slot(&self, hash: u32, guard: &Guard) {
         let bucket = self.indexes.current(guard).bucket(hash);
-        let candidate =
-            bucket.load().valid().map(|place| bucket.reference(place)).find(|reference| reference.hash_bits() == hash);
+        let candidate = bucket
+            .places(bucket.load(), Wanted::hash_bits(hash))
+            .map(|place| bucket.reference(place))
+            .next();
         if let Some(slot) = candidate.and_then(|reference| self.slots.get(reference.slot())) {
             prefetch(slot);
         }
@@ -404,39 +408,61 @@ where
     }
 
     /// The entry with this key, or where there is room for it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find<'g, Q>(&'g self, hash: u32, key: &Q, guard: &'g Guard) -> Result<Entry<'g, K, V>, Vacant<'g>>
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let mut index = self.indexes.current(guard);
-        loop {
-            let mut at = index.begin(hash);
-            if !at.seen.is_moved() {
-                loop {
-                    if let Some(entry) = self.find_in(at.level, at.seen, hash, key) {
-                        return Ok(entry);
-                    }
-                    if !at.seen.is_sealed() {
-                        return Err(Vacant { index, at });
-                    }
-                    let Some(next) = at.level.next_level() else { return Err(Vacant { index, at }) };
-                    at = Vacancy { level: next, seen: next.load(), first: false };
-                }
+        let index = self.indexes.current(guard);
+        let at = index.begin(hash);
+        // Nearly always the first bucket answers.
+        if !at.seen.is_moved() {
+            if let Some(entry) = self.find_in(at.level, at.seen, hash, key) {
+                return Ok(entry);
             }
-            // Moved, so there is one.
-            let Some(next) = index.next() else { return Err(Vacant { index, at }) };
-            index = next;
+            if !at.seen.is_sealed() {
+                return Err(Vacant { index, at });
+            }
+        }
+        self.find_behind(Vacant { index, at }, hash, key)
+    }
+
+    /// Goes on from a bucket that has moved, or that was looked through and is sealed.
+    #[cold]
+    fn find_behind<'g, Q>(&'g self, from: Vacant<'g>, hash: u32, key: &Q) -> Result<Entry<'g, K, V>, Vacant<'g>>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        let Vacant { mut index, mut at } = from;
+        loop {
+            // It is the first level alone that sends look-ups to the next index.
+            if at.first && at.seen.is_moved() {
+                // Moved, so there is one.
+                let Some(next) = index.next() else { return Err(Vacant { index, at }) };
+                index = next;
+                at = index.begin(hash);
+                if at.seen.is_moved() {
+                    continue;
+                }
+            } else {
+                if !at.seen.is_sealed() {
+                    return Err(Vacant { index, at });
+                }
+                let Some(next) = at.level.next_level() else { return Err(Vacant { index, at }) };
+                at = Vacancy { level: next, seen: next.load(), first: false };
+            }
+            if let Some(entry) = self.find_in(at.level, at.seen, hash, key) {
+                return Ok(entry);
+            }
         }
     }
 
-    /// The entry with this key that `seen` shows in `level`.
     #[inline(always)]
     fn find_in<'g, Q>(&'g self, level: &Bucket, seen: Header, hash: u32, key: &Q) -> Option<Entry<'g, K, V>>
     where
         Q: Equivalent<K> + ?Sized,
     {
-        for place in seen.valid() {
+        for place in level.places(seen, Wanted::hash_bits(hash)) {
             let reference = level.reference(place);
             if reference.hash_bits() != hash {
                 continue;
@@ -444,16 +470,13 @@ where
             let slot = self.slots.get(reference.slot())?;
             let meta = slot.load_meta();
             // Not in the index, or not any more: an entry that was there at `seen` has been removed since.
-            if meta.state() != State::Live
-                || !reference.is_of(meta.generation())
-                || !level.confirm(seen, place, reference)
-            {
+            if !meta.is_live_as(reference) || !level.confirm(seen, place, reference) {
                 continue;
             }
             // SAFETY: live, in the generation that was seen, and it has been in the map; under the guard of our
             // caller.
             if key.equivalent(unsafe { slot.key() }) {
-                return self.entry(slot, meta, reference.slot());
+                return self.entry(slot, meta, reference.slot(), place);
             }
         }
         None
@@ -464,7 +487,7 @@ where
     fn is_alive(&self, reference: Ref) -> bool {
         self.slots.get(reference.slot()).is_some_and(|slot| {
             let meta = slot.settle_meta();
-            reference.is_of(meta.generation()) && meta.state() == State::Live
+            meta.is_live_as(reference)
         })
     }
 
@@ -525,12 +548,12 @@ where
         };
         let rival = loop {
             match placed {
-                Placed::Done { spilled } => {
+                Placed::Done { place, spilled } => {
                     if spilled {
-                        self.indexes.consider_growth(index, self.len(), guard);
+                        self.indexes.consider_growth(index, hash, || self.len(), guard);
                     }
                     let Some((slot, meta, index)) = inserting.inside else { unreachable!("its reference is valid") };
-                    return Ok(Entry { slot, holder: slot, meta, index });
+                    return Ok(Entry { slot, holder: slot, meta, index, place: place as u8 });
                 }
                 Placed::Found(rival) => break Some(rival),
                 // The index admits nobody any more: on to the one that follows it.
@@ -623,7 +646,7 @@ where
             return false;
         }
         let reference = Ref::new(entry.slot.hash_bits(), entry.meta.generation(), entry.index);
-        self.indexes.unlink(reference, guard);
+        self.indexes.unlink(reference, entry.place as usize, guard);
         self.slots.retire(entry.index, guard);
         true
     }
@@ -813,7 +836,7 @@ where
             for (i, reference) in references.iter().enumerate() {
                 let entry = self.entry_in(reference.slot(), guard);
                 let generation = entry.map(|entry| entry.meta.generation());
-                assert!(generation.is_some_and(|generation| reference.is_of(generation)), "a reference to no entry");
+                assert!(generation.is_some_and(|generation| reference.generation_bits() == generation & 15), "a reference to no entry");
                 assert!(!references[..i].contains(reference), "an entry is referred to twice");
             }
         }

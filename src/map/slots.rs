@@ -35,6 +35,7 @@
 //! The words of these stacks also count what was taken and what was given back, so that to know how many
 //! entries there are costs no access of its own.
 
+use super::index::Ref;
 use super::prefetch;
 use crate::reclaim::{Fate, Guard};
 use crate::segments::{MAX_INDEX, Segments, ZeroInit};
@@ -78,6 +79,14 @@ impl Meta {
             1 => State::Live,
             _ => State::Dead,
         }
+    }
+
+    /// Whether the slot is live, in the generation that `reference` was made for.
+    #[inline(always)]
+    pub(super) fn is_live_as(self, reference: Ref) -> bool {
+        // The four bits of the generation that a reference has, and the state.
+        let expected = reference.generation_bits() << 2 | State::Live as u32;
+        ((self.0 >> 32) as u32 ^ expected) & 0x3f == 0
     }
 
     pub(super) fn with_state(self, state: State) -> Self {
