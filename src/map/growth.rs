@@ -42,9 +42,6 @@ const HELP: usize = if cfg!(kvlease_loom) { 1 } else { 8 };
 /// Grow when there are more entries than this for each bucket (six fit without a spill line).
 pub(super) const MAX_LOAD: usize = if cfg!(kvlease_loom) { 2 } else { 4 };
 
-/// So many levels may be added to an index of any size.
-const FEW_LEVELS: usize = 8;
-
 /// The indexes of one map: the current one and, while a move is on, its successor.
 pub(super) struct Indexes {
     current: AtomicPtr<Index>,
@@ -103,7 +100,7 @@ impl Indexes {
         // To count the entries is to read what all threads write: so one in eight of those does that had no
         // place in their bucket. One in a further level always does, where many keys have equal hash bits.
         let one_of_eight = cfg!(kvlease_loom) || hash_bits >> (HASH_BITS - 3) == 0;
-        if !one_of_eight && index.levels() <= FEW_LEVELS {
+        if !one_of_eight && !index.has_stale_levels() {
             return;
         }
         let entries = entries();
@@ -112,8 +109,8 @@ impl Indexes {
         }
         if entries > MAX_LOAD * index.len() && index.len() < MAX_BUCKETS {
             index.set_next(Index::new(index.len() * 2));
-        } else if index.levels() > FEW_LEVELS + entries / 4 {
-            // Chains of levels that churn has emptied: a fresh index of the same size.
+        } else if index.has_stale_levels() {
+            // Levels that churn has left behind: a fresh index of the same size.
             index.set_next(Index::new(index.len()));
         }
     }
@@ -181,6 +178,9 @@ impl Indexes {
         // Release: pairs with `current`. It cannot fail: only the promoter of the current index changes it.
         let promoted = self.current.compare_exchange(seen, index.next_ptr(), Ordering::AcqRel, Ordering::Relaxed);
         debug_assert!(promoted.is_ok());
+        if let Some(new) = index.next() {
+            new.keep_levels();
+        }
         if let Ok(old) = promoted {
             index.fate.retire();
             // The pointer as it was stored: one made from the reference could not be freed through.

@@ -32,7 +32,7 @@
 
 use crate::reclaim::Fate;
 use crate::segments::{Segments, ZeroInit, alloc_segment, free_segment};
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicCount, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::ptr;
 
 /// References in a bucket, and in its spill line. Fewer under loom, so that a small model reaches them.
@@ -45,6 +45,9 @@ pub(super) const HASH_BITS: u32 = 28;
 
 /// The most buckets an index can have.
 pub(super) const MAX_BUCKETS: usize = 1 << HASH_BITS;
+
+/// An index of any size may have so many levels.
+const FEW_LEVELS: usize = 8;
 
 /// The part of a hash that the index uses. Multiplied first, so that hashers that leave their high bits
 /// poor (an identity hash of small integers, say) do not put everything into one bucket.
@@ -163,7 +166,7 @@ impl Iterator for Places {
     }
 }
 
-/// What a [look](Bucket::places) is for: the references that differ from `like` in their low bits only.
+/// What a [look](Bucket::look) is for: the references that differ from `like` in their low bits only.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     like: u64,
@@ -184,8 +187,37 @@ impl Wanted {
     }
 
     #[inline(always)]
-    fn may_be(self, reference: Ref) -> bool {
+    fn is(self, reference: Ref) -> bool {
         reference.0 ^ self.like < self.beyond
+    }
+
+    /// Which of `refs` are wanted, a bit for each.
+    ///
+    /// Which places of a bucket are valid, and which of them is the right one, is as good as random, and a wrong
+    /// guess of the processor costs more than all comparisons: so there is no branch on either.
+    #[inline(always)]
+    fn among<const N: usize>(self, refs: &[AtomicU64; N]) -> u32 {
+        if cfg!(kvlease_loom) {
+            return !0; // what is for nothing but speed need not be in every interleaving
+        }
+        // Relaxed: only a filter. But as the header was read by an Acquire before, of a place that was valid in
+        // it this is the reference that it had then, or a later one.
+        refs.iter().rev().fold(0, |found, at| found << 1 | u32::from(self.is(Ref(at.load(Ordering::Relaxed)))))
+    }
+
+    /// See [`Bucket::look`].
+    #[inline(always)]
+    fn find<T, const N: usize>(
+        self,
+        refs: &[AtomicU64; N],
+        valid: u32,
+        each: &mut impl FnMut(usize, Ref) -> Option<T>,
+    ) -> Option<T> {
+        Places(valid & self.among(refs)).find_map(|place| {
+            // Acquire: as in `Bucket::reference`.
+            let reference = Ref(refs.get(place)?.load(Ordering::Acquire));
+            if self.is(reference) { each(place, reference) } else { None }
+        })
     }
 }
 
@@ -227,33 +259,27 @@ impl Bucket {
         }
     }
 
-    /// Of the places that were valid in `seen`, those whose reference may be `wanted`: only a filter, so
-    /// whoever takes a reference from such a place looks at it again.
+    /// Hands `each` the places that were valid in `seen` and hold a `wanted` reference, until it gives
+    /// something.
     ///
-    /// Which places are valid, and which of them is the right one, is as good as random, and a wrong guess of the
-    /// processor costs more than all comparisons: so there is no branch on either.
+    /// What is said of [`reference`](Self::reference) holds of these, too. The spill line is looked at only if it
+    /// has to be.
     #[inline(always)]
-    pub(super) fn places(&self, seen: Header, wanted: Wanted) -> Places {
-        let valid = seen.valid();
-        if cfg!(kvlease_loom) {
-            return valid; // what is for nothing but speed need not be in every interleaving
+    pub(super) fn look<T>(
+        &self,
+        seen: Header,
+        wanted: Wanted,
+        mut each: impl FnMut(usize, Ref) -> Option<T>,
+    ) -> Option<T> {
+        let valid = seen.valid().0;
+        if let Some(found) = wanted.find(&self.refs, valid & ((1 << IN_BUCKET) - 1), &mut each) {
+            return Some(found);
         }
-        let mut found = 0;
-        for reference in self.refs.iter().rev() {
-            // Relaxed: `seen` was an Acquire, so of a place that was valid in it this is the reference that it
-            // had, or a later one. Spelled so that it becomes an addition with carry.
-            found = found + found + u32::from(wanted.may_be(Ref(reference.load(Ordering::Relaxed))));
+        if valid >> IN_BUCKET == 0 {
+            return None;
         }
-        let found = Places(found & valid.0);
-        if valid.0 >> IN_BUCKET == 0 { found } else { self.spilled_places(valid, found, wanted) }
-    }
-
-    #[cold]
-    fn spilled_places(&self, valid: Places, mut found: Places, wanted: Wanted) -> Places {
-        for place in Places(valid.0 >> IN_BUCKET << IN_BUCKET) {
-            found.0 |= u32::from(wanted.may_be(self.reference(place))) << place;
-        }
-        found
+        let mut each_spilled = |i, reference| each(IN_BUCKET + i, reference);
+        wanted.find(&self.spill_line()?.refs, valid >> IN_BUCKET, &mut each_spilled)
     }
 
     /// The reference in a place that was valid in a header seen under the caller's guard. It may have
@@ -308,8 +334,8 @@ impl Bucket {
     /// Whether a place is valid with this very reference.
     fn shows(&self, reference: Ref) -> bool {
         let seen = self.load();
-        self.places(seen, Wanted::exactly(reference))
-            .any(|place| self.reference(place) == reference && self.confirm(seen, place, reference))
+        let confirm = |place, reference| self.confirm(seen, place, reference).then_some(());
+        self.look(seen, Wanted::exactly(reference), confirm).is_some()
     }
 
     /// Reserves an empty place and writes the reference there. Fails when the header has changed.
@@ -352,7 +378,7 @@ impl Bucket {
                 Err(now) => seen = now,
             }
         }
-        while let Some(place) = self.places(seen, Wanted::exactly(reference)).find(|place| self.reference(*place) == reference) {
+        while let Some(place) = self.look(seen, Wanted::exactly(reference), |place, _| Some(place)) {
             match self.clear(seen, place) {
                 Ok(now) => return now,
                 Err(now) => seen = now,
@@ -422,6 +448,8 @@ pub(super) struct Index {
     spill_count: AtomicU32,
     levels: Segments<Bucket>,
     level_count: AtomicU32,
+    /// How many of the levels came with the entries that were moved here.
+    needed_levels: AtomicCount,
     /// The index that takes over from this one.
     next: AtomicPtr<Index>,
     /// Where helpers go on moving buckets, and how many have been moved: see `growth`.
@@ -446,6 +474,7 @@ impl Index {
             spill_count: AtomicU32::new(0),
             levels: Segments::new(),
             level_count: AtomicU32::new(0),
+            needed_levels: AtomicCount::new(0),
             next: AtomicPtr::new(ptr::null_mut()),
             cursor: AtomicUsize::new(0),
             moved: AtomicUsize::new(0),
@@ -461,6 +490,23 @@ impl Index {
     pub(super) fn levels(&self) -> usize {
         // Relaxed: a hint for growth.
         self.level_count.load(Ordering::Relaxed) as usize
+    }
+
+    /// Whether so many buckets have been sealed that a fresh index would be better.
+    ///
+    /// Where entries come and go, each bucket is full at some time, and a sealed one remains so: one in thirty
+    /// may be. Those that were needed at the start, because many keys have equal hash bits, are needed
+    /// again.
+    pub(super) fn has_stale_levels(&self) -> bool {
+        // Relaxed: a hint, too.
+        let needed = self.needed_levels.load(Ordering::Relaxed) as usize;
+        self.levels() > 2 * needed + self.len() / 32 + FEW_LEVELS
+    }
+
+    /// Takes the levels that there are for needed: all entries are here, and none has gone since.
+    pub(super) fn keep_levels(&self) {
+        // Relaxed: as above.
+        self.needed_levels.store(self.levels() as u64, Ordering::Relaxed);
     }
 
     /// The bucket for these hash bits, which may have any higher bits set.

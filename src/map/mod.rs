@@ -358,22 +358,45 @@ where
         hash_bits(self.hasher.hash_one(key))
     }
 
-    /// Asks the processor to fetch what a look-up of this hash will read first.
+    /// Has the processor fetch the slot that a look-up of this hash will probably read.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, hash: u32, guard: &Guard) {
-        prefetch(self.indexes.current(guard).bucket(hash));
+    fn prefetch_slot(&self, hash: u32, guard: &Guard) {
+        let bucket = self.indexes.current(guard).bucket(hash);
+        let reference = bucket.look(bucket.load(), Wanted::hash_bits(hash), |_, reference| Some(reference));
+        if let Some(slot) = reference.and_then(|reference| self.slots.get(reference.slot())) {
+            slot.prefetch();
+        }
     }
 
-    /// Asks the processor to fetch the slot that a look-up of this hash will probably read.
-    #[inline(always)]
-    pub(crate) fn prefetch_slot(&self, hash: u32, guard: &Guard) {
-        let bucket = self.indexes.current(guard).bucket(hash);
-        let candidate = bucket
-            .places(bucket.load(), Wanted::hash_bits(hash))
-            .map(|place| bucket.reference(place))
-            .next();
-        if let Some(slot) = candidate.and_then(|reference| self.slots.get(reference.slot())) {
-            prefetch(slot);
+    /// Hands on each item with the hash of its key, when what a look-up of it reads is on its way: the keys of
+    /// [`BATCH`] items are hashed first, and their look-ups do not wait for each other.
+    pub(crate) fn in_batches<T: Copy, Q: Hash + ?Sized>(
+        &self,
+        items: impl IntoIterator<Item = T>,
+        key: impl Fn(&T) -> &Q,
+        guard: &Guard,
+        mut each: impl FnMut(u32, T),
+    ) {
+        let mut items = items.into_iter().fuse();
+        let mut batch: [Option<(u32, T)>; BATCH] = [None; BATCH];
+        loop {
+            let index = self.indexes.current(guard);
+            let mut count = 0;
+            for (place, item) in batch.iter_mut().zip(&mut items) {
+                let hash = self.hash(key(&item));
+                prefetch(index.bucket(hash));
+                *place = Some((hash, item));
+                count += 1;
+            }
+            if count == 0 {
+                return;
+            }
+            if count > 1 {
+                batch[..count].iter().flatten().for_each(|(hash, _)| self.prefetch_slot(*hash, guard));
+            }
+            for (hash, item) in batch[..count].iter_mut().filter_map(Option::take) {
+                each(hash, item);
+            }
         }
     }
 
@@ -397,6 +420,38 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         self.get_hashed(self.hash(key), key, guard)
+    }
+
+    /// Looks up many keys, and hands each on with its entry, in the order given.
+    ///
+    /// As [`get`](Self::get) for one after the other, each at the moment at which it is handed on; but the
+    /// memory that they read is asked for together, sixteen keys at a time. In a map larger than the caches, where
+    /// a look-up waits for memory, that is about twice as fast. `on` may change the map, under the same guard.
+    ///
+    /// ```
+    /// use kvlease::map::{self, CasMap};
+    ///
+    /// let map = CasMap::new();
+    /// let guard = map::pin();
+    /// for n in 0..100_u64 {
+    ///     map.insert(n, n * n, &guard).unwrap();
+    /// }
+    /// let mut ended = Vec::new();
+    /// map.get_batch(&[7, 200, 9], &guard, |key, entry| match entry {
+    ///     Some(entry) if map.compare_remove(&entry, &guard) => ended.push(*entry.value()),
+    ///     _ => assert_eq!(*key, 200),
+    /// });
+    /// assert_eq!(ended, [49, 81]);
+    /// ```
+    pub fn get_batch<'g, 'q, Q>(
+        &'g self,
+        keys: impl IntoIterator<Item = &'q Q>,
+        guard: &'g Guard,
+        mut on: impl FnMut(&'q Q, Option<Entry<'g, K, V>>),
+    ) where
+        Q: Hash + Equivalent<K> + ?Sized + 'q,
+    {
+        self.in_batches(keys, |key| *key, guard, |hash, key| on(key, self.get_hashed(hash, key, guard)));
     }
 
     #[inline]
@@ -462,24 +517,20 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
-        for place in level.places(seen, Wanted::hash_bits(hash)) {
-            let reference = level.reference(place);
-            if reference.hash_bits() != hash {
-                continue;
-            }
+        level.look(seen, Wanted::hash_bits(hash), |place, reference| {
             let slot = self.slots.get(reference.slot())?;
             let meta = slot.load_meta();
             // Not in the index, or not any more: an entry that was there at `seen` has been removed since.
             if !meta.is_live_as(reference) || !level.confirm(seen, place, reference) {
-                continue;
+                return None;
             }
             // SAFETY: live, in the generation that was seen, and it has been in the map; under the guard of our
             // caller.
-            if key.equivalent(unsafe { slot.key() }) {
-                return self.entry(slot, meta, reference.slot(), place);
+            if !key.equivalent(unsafe { slot.key() }) {
+                return None;
             }
-        }
-        None
+            self.entry(slot, meta, reference.slot(), place)
+        })
     }
 
     /// Whether the slot of this reference has not been removed. See `growth` for why by a
@@ -836,7 +887,10 @@ where
             for (i, reference) in references.iter().enumerate() {
                 let entry = self.entry_in(reference.slot(), guard);
                 let generation = entry.map(|entry| entry.meta.generation());
-                assert!(generation.is_some_and(|generation| reference.generation_bits() == generation & 15), "a reference to no entry");
+                assert!(
+                    generation.is_some_and(|generation| reference.generation_bits() == generation & 15),
+                    "a reference to no entry"
+                );
                 assert!(!references[..i].contains(reference), "an entry is referred to twice");
             }
         }
@@ -933,6 +987,17 @@ where
         self.map.get(key, &self.guard)
     }
 
+    /// See [`CasMap::get_batch`].
+    pub fn get_batch<'m, 'q, Q>(
+        &'m self,
+        keys: impl IntoIterator<Item = &'q Q>,
+        on: impl FnMut(&'q Q, Option<Entry<'m, K, V>>),
+    ) where
+        Q: Hash + Equivalent<K> + ?Sized + 'q,
+    {
+        self.map.get_batch(keys, &self.guard, on);
+    }
+
     /// See [`CasMap::contains_key`].
     pub fn contains_key<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> bool {
         self.map.contains_key(key, &self.guard)
@@ -1009,13 +1074,16 @@ where
     }
 }
 
+/// How many look-ups are begun before the first of them is done.
+const BATCH: usize = 16;
+
 /// A hint to the processor; reads nothing and changes nothing.
 #[inline(always)]
-fn prefetch<T>(at: &T) {
+fn prefetch<T>(at: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(kvlease_loom)))]
     // SAFETY: a prefetch never faults, and SSE is part of x86-64.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(std::ptr::from_ref(at).cast());
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri), not(kvlease_loom))))]
     let _ = at;

@@ -42,6 +42,7 @@ use crate::segments::{MAX_INDEX, Segments, ZeroInit};
 use crate::sync::{AtomicCount, AtomicU32, AtomicU64, Ordering, STRIPES, UnsafeCell, store_owned, stripe};
 use crossbeam_utils::CachePadded;
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::Arc;
 
 /// How many dead slots are handed to the collector in one closure.
@@ -173,6 +174,14 @@ impl<K, V> Slot<K, V> {
         self.meta
             .compare_exchange(seen.0, seen.with_value_slot(value_slot).0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
+    }
+
+    /// Has the processor fetch what of the slot an operation is likely to touch.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        prefetch(&self.meta);
+        // It may lie across two lines. The address only.
+        prefetch(ptr::from_ref(self).wrapping_add(1).cast::<u8>().wrapping_sub(1));
     }
 
     /// The hash bits that `fill` was given.
