@@ -37,7 +37,7 @@ use crate::reclaim::{Guard, free};
 use crate::sync::{AtomicPtr, Ordering};
 
 /// Buckets that each insert moves on the way, while a move is on.
-const HELP: usize = if cfg!(kvlease_loom) { 1 } else { 8 };
+const HELP: usize = if cfg!(kvlease_loom) { 1 } else { 4 };
 
 /// Grow when there are more entries than this for each bucket (six fit without a spill line).
 pub(super) const MAX_LOAD: usize = if cfg!(kvlease_loom) { 2 } else { 4 };
@@ -79,7 +79,7 @@ impl Indexes {
     ) -> &'g Index {
         while let Some(next) = index.next() {
             self.move_bucket(index, next, index.bucket(hash_bits), alive, guard);
-            self.help(index, next, alive, guard);
+            self.help(index, alive, guard);
             index = next;
         }
         index
@@ -136,8 +136,11 @@ impl Indexes {
         unlink_from(self.current(guard), reference, hint);
     }
 
-    /// Moves some buckets that have not been moved yet.
-    fn help(&self, index: &Index, next: &Index, alive: &dyn Fn(Ref) -> bool, guard: &Guard) {
+    /// Moves some buckets of `index` to the one that follows it. Each insert does so that meets a move, whether or not
+    /// its own bucket has been moved, so the move ends after as many of them as there are buckets to move.
+    #[cold]
+    pub(super) fn help(&self, index: &Index, alive: &dyn Fn(Ref) -> bool, guard: &Guard) {
+        let Some(next) = index.next() else { return };
         // Relaxed: only spreads the work. It goes round: should a helper have stalled, others come to its
         // buckets in the next round.
         let start = index.cursor.fetch_add(HELP, Ordering::Relaxed);

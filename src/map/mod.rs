@@ -476,10 +476,10 @@ where
                 return Ok(entry);
             }
             if !at.seen.is_sealed() {
-                return Err(Vacant { index, at });
+                return Err(Vacant { began: index, index, at });
             }
         }
-        self.find_behind(Vacant { index, at }, hash, key)
+        self.find_behind(Vacant { began: index, index, at }, hash, key)
     }
 
     /// Goes on from a bucket that has moved, or that was looked through and is sealed.
@@ -488,12 +488,12 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let Vacant { mut index, mut at } = from;
+        let Vacant { began, mut index, mut at } = from;
         loop {
             // It is the first level alone that sends look-ups to the next index.
             if at.first && at.seen.is_moved() {
                 // Moved, so there is one.
-                let Some(next) = index.next() else { return Err(Vacant { index, at }) };
+                let Some(next) = index.next() else { return Err(Vacant { began, index, at }) };
                 index = next;
                 at = index.begin(hash);
                 if at.seen.is_moved() {
@@ -501,9 +501,9 @@ where
                 }
             } else {
                 if !at.seen.is_sealed() {
-                    return Err(Vacant { index, at });
+                    return Err(Vacant { began, index, at });
                 }
-                let Some(next) = at.level.next_level() else { return Err(Vacant { index, at }) };
+                let Some(next) = at.level.next_level() else { return Err(Vacant { began, index, at }) };
                 at = Vacancy { level: next, seen: next.load(), first: false };
             }
             if let Some(entry) = self.find_in(at.level, at.seen, hash, key) {
@@ -600,7 +600,9 @@ where
         let rival = loop {
             match placed {
                 Placed::Done { place, spilled } => {
-                    if spilled {
+                    if !std::ptr::eq(vacant.began, index) {
+                        self.indexes.help(vacant.began, &alive, guard);
+                    } else if spilled {
                         self.indexes.consider_growth(index, hash, || self.len(), guard);
                     }
                     let Some((slot, meta, index)) = inserting.inside else { unreachable!("its reference is valid") };
@@ -800,6 +802,9 @@ where
 
 /// What a look-up gives that found nothing: where an insert can begin.
 pub(crate) struct Vacant<'g> {
+    /// Where the look-up began.
+    began: &'g Index,
+    /// Where it ended: if elsewhere, a move is on.
     index: &'g Index,
     at: Vacancy<'g>,
 }

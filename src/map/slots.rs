@@ -179,9 +179,12 @@ impl<K, V> Slot<K, V> {
     /// Has the processor fetch what of the slot an operation is likely to touch.
     #[inline(always)]
     pub(super) fn prefetch(&self) {
-        prefetch(&self.meta);
-        // It may lie across two lines. The address only.
-        prefetch(ptr::from_ref(self).wrapping_add(1).cast::<u8>().wrapping_sub(1));
+        // The addresses only, line by line. Of a very large one, the rest comes when it is wanted.
+        let at = ptr::from_ref(self).cast::<u8>();
+        for line in 0..size_of::<Self>().div_ceil(64).min(4) {
+            prefetch(at.wrapping_add(64 * line));
+        }
+        prefetch(at.wrapping_add(size_of::<Self>() - 1));
     }
 
     /// The hash bits that `fill` was given.
