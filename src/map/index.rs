@@ -138,6 +138,12 @@ impl Header {
         Places((self.0 & ALL) as u32)
     }
 
+    /// Whether there is something in the spill line.
+    #[inline(always)]
+    pub(super) fn has_spilled(self) -> bool {
+        self.valid().0 >> IN_BUCKET != 0
+    }
+
     #[inline(always)]
     pub(super) fn is_valid(self, place: usize) -> bool {
         self.0 & valid(place) != 0
@@ -166,7 +172,7 @@ impl Iterator for Places {
     }
 }
 
-/// What a [look](Bucket::look) is for: the references that differ from `like` in their low bits only.
+/// What is looked for: the references that differ from `like` in their low bits only.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     like: u64,
@@ -187,7 +193,7 @@ impl Wanted {
     }
 
     #[inline(always)]
-    fn is(self, reference: Ref) -> bool {
+    pub(super) fn is(self, reference: Ref) -> bool {
         reference.0 ^ self.like < self.beyond
     }
 
@@ -203,21 +209,6 @@ impl Wanted {
         // Relaxed: only a filter. But as the header was read by an Acquire before, of a place that was valid in
         // it this is the reference that it had then, or a later one.
         refs.iter().rev().fold(0, |found, at| found << 1 | u32::from(self.is(Ref(at.load(Ordering::Relaxed)))))
-    }
-
-    /// See [`Bucket::look`].
-    #[inline(always)]
-    fn find<T, const N: usize>(
-        self,
-        refs: &[AtomicU64; N],
-        valid: u32,
-        each: &mut impl FnMut(usize, Ref) -> Option<T>,
-    ) -> Option<T> {
-        Places(valid & self.among(refs)).find_map(|place| {
-            // Acquire: as in `Bucket::reference`.
-            let reference = Ref(refs.get(place)?.load(Ordering::Acquire));
-            if self.is(reference) { each(place, reference) } else { None }
-        })
     }
 }
 
@@ -259,27 +250,27 @@ impl Bucket {
         }
     }
 
-    /// Hands `each` the places that were valid in `seen` and hold a `wanted` reference, until it gives
-    /// something.
-    ///
-    /// What is said of [`reference`](Self::reference) holds of these, too. The spill line is looked at only if it
-    /// has to be.
+    /// Of the bucket's own places that were valid in `seen`, those that may hold a `wanted` reference.
     #[inline(always)]
-    pub(super) fn look<T>(
-        &self,
-        seen: Header,
-        wanted: Wanted,
-        mut each: impl FnMut(usize, Ref) -> Option<T>,
-    ) -> Option<T> {
-        let valid = seen.valid().0;
-        if let Some(found) = wanted.find(&self.refs, valid & ((1 << IN_BUCKET) - 1), &mut each) {
-            return Some(found);
-        }
-        if valid >> IN_BUCKET == 0 {
-            return None;
-        }
-        let mut each_spilled = |i, reference| each(IN_BUCKET + i, reference);
-        wanted.find(&self.spill_line()?.refs, valid >> IN_BUCKET, &mut each_spilled)
+    pub(super) fn near(&self, seen: Header, wanted: Wanted) -> Places {
+        Places(seen.valid().0 & wanted.among(&self.refs) & ((1 << IN_BUCKET) - 1))
+    }
+
+    /// And of those in the spill line. Looked at only if the others do not do: it is another line of memory.
+    pub(super) fn spilled(&self, seen: Header, wanted: Wanted) -> Places {
+        let valid = seen.valid().0 >> IN_BUCKET;
+        let found = self.spill_line().map_or(0, |spill| wanted.among(&spill.refs));
+        Places((valid & found) << IN_BUCKET)
+    }
+
+    /// The first place that was valid in `seen` and holds this very reference, if `sure` says so, too.
+    fn find(&self, seen: Header, reference: Ref, sure: impl Fn(usize) -> bool) -> Option<usize> {
+        let is_it = |place: &usize| self.reference(*place) == reference && sure(*place);
+        let wanted = Wanted::exactly(reference);
+        self.near(seen, wanted).find(is_it).or_else(|| match seen.has_spilled() {
+            true => self.spilled(seen, wanted).find(is_it),
+            false => None,
+        })
     }
 
     /// The reference in a place that was valid in a header seen under the caller's guard. It may have
@@ -334,8 +325,7 @@ impl Bucket {
     /// Whether a place is valid with this very reference.
     fn shows(&self, reference: Ref) -> bool {
         let seen = self.load();
-        let confirm = |place, reference| self.confirm(seen, place, reference).then_some(());
-        self.look(seen, Wanted::exactly(reference), confirm).is_some()
+        self.find(seen, reference, |place| self.confirm(seen, place, reference)).is_some()
     }
 
     /// Reserves an empty place and writes the reference there. Fails when the header has changed.
@@ -378,7 +368,7 @@ impl Bucket {
                 Err(now) => seen = now,
             }
         }
-        while let Some(place) = self.look(seen, Wanted::exactly(reference), |place, _| Some(place)) {
+        while let Some(place) = self.find(seen, reference, |_| true) {
             match self.clear(seen, place) {
                 Ok(now) => return now,
                 Err(now) => seen = now,

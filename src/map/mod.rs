@@ -335,6 +335,18 @@ impl<K, V, S> CasMap<K, V, S> {
     }
 
     /// The entry that lives in this slot, whatever its generation.
+    /// Has the processor fetch what [`by_index`](Self::by_index) will read for these.
+    pub(crate) fn prefetch_by_index(&self, indexes: std::ops::Range<u32>, guard: &Guard) {
+        if cfg!(any(kvlease_loom, kvlease_shuttle)) {
+            return;
+        }
+        let index = self.indexes.current(guard);
+        for slot in indexes.map_while(|slot| self.slots.get(slot)) {
+            // Of a slot that is not in the index this is anything, and so is the bucket: no harm.
+            prefetch(index.bucket(slot.hash_bits()));
+        }
+    }
+
     pub(crate) fn by_index<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<Entry<'g, K, V>> {
         self.entry_in(index, guard)
     }
@@ -362,8 +374,8 @@ where
     #[inline(always)]
     fn prefetch_slot(&self, hash: u32, guard: &Guard) {
         let bucket = self.indexes.current(guard).bucket(hash);
-        let reference = bucket.look(bucket.load(), Wanted::hash_bits(hash), |_, reference| Some(reference));
-        if let Some(slot) = reference.and_then(|reference| self.slots.get(reference.slot())) {
+        let place = bucket.near(bucket.load(), Wanted::hash_bits(hash)).next();
+        if let Some(slot) = place.and_then(|place| self.slots.get(bucket.reference(place).slot())) {
             slot.prefetch();
         }
     }
@@ -517,20 +529,51 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
-        level.look(seen, Wanted::hash_bits(hash), |place, reference| {
-            let slot = self.slots.get(reference.slot())?;
-            let meta = slot.load_meta();
-            // Not in the index, or not any more: an entry that was there at `seen` has been removed since.
-            if !meta.is_live_as(reference) || !level.confirm(seen, place, reference) {
-                return None;
+        for place in level.near(seen, Wanted::hash_bits(hash)) {
+            if let Some(entry) = self.find_at(level, seen, place, hash, key) {
+                return Some(entry);
             }
-            // SAFETY: live, in the generation that was seen, and it has been in the map; under the guard of our
-            // caller.
-            if !key.equivalent(unsafe { slot.key() }) {
-                return None;
-            }
-            self.entry(slot, meta, reference.slot(), place)
-        })
+        }
+        if seen.has_spilled() { self.find_spilled(level, seen, hash, key) } else { None }
+    }
+
+    #[cold]
+    fn find_spilled<'g, Q>(&'g self, level: &Bucket, seen: Header, hash: u32, key: &Q) -> Option<Entry<'g, K, V>>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        level.spilled(seen, Wanted::hash_bits(hash)).find_map(|place| self.find_at(level, seen, place, hash, key))
+    }
+
+    /// The entry whose reference lies in this place, if it has this key.
+    #[inline(always)]
+    fn find_at<'g, Q>(
+        &'g self,
+        level: &Bucket,
+        seen: Header,
+        place: usize,
+        hash: u32,
+        key: &Q,
+    ) -> Option<Entry<'g, K, V>>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        let reference = level.reference(place);
+        if reference.hash_bits() != hash {
+            return None;
+        }
+        let slot = self.slots.get(reference.slot())?;
+        let meta = slot.load_meta();
+        // Not in the index, or not any more: an entry that was there at `seen` has been removed since.
+        if !meta.is_live_as(reference) || !level.confirm(seen, place, reference) {
+            return None;
+        }
+        // SAFETY: live, in the generation that was seen, and it has been in the map; under the guard of our
+        // caller.
+        if !key.equivalent(unsafe { slot.key() }) {
+            return None;
+        }
+        self.entry(slot, meta, reference.slot(), place)
     }
 
     /// Whether the slot of this reference has not been removed. See `growth` for why by a

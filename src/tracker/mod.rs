@@ -54,6 +54,9 @@ pub struct Notification<'a> {
     pub expected: Option<u32>,
 }
 
+/// So many leases side by side, as the deadline index keeps them, does a sweep look for together.
+const AHEAD: u32 = 8;
+
 /// In a stripe of `tracked`: the tracker has been shut down. Leases are counted in twos above it.
 const CLOSED: u64 = 1;
 const ONE_TRACKED: u64 = 2;
@@ -698,6 +701,9 @@ impl<P: Send + 'static> SendTracker<P> {
         let until = self.tombstone_until(now);
         let hold = self.config.expiry == ExpiryPolicy::Hold;
         self.deadlines.visit(millis, &mut |slot| {
+            if slot % AHEAD == 0 {
+                self.map.prefetch_by_index(slot..slot.saturating_add(AHEAD), &guard);
+            }
             let Some(entry) = self.map.by_index(slot, &guard) else { return NEVER };
             match entry.value().sweep(millis, hold, until) {
                 SweepEffect::NotBefore(time) => time,
