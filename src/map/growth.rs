@@ -11,9 +11,10 @@
 //! * Until a bucket is MOVED it alone answers for its keys: look-ups read it, and nobody inserts such a
 //!   key into the next index. After that the next index alone answers. So there is never a moment at
 //!   which two inserts of equal keys could go to different places.
-//! * Whoever wants to insert into a bucket that is not yet moved moves it first, and some others on the
-//!   way. To move is idempotent, and any number of threads may do it at once: a reference is placed in
-//!   the next index only if it is not there.
+//! * Whoever wants to insert into a bucket that is not yet moved moves it first. And each insert that meets a move,
+//!   whether in such a bucket or in the next index, moves some further ones on the way, so a move is over after
+//!   as many inserts as a quarter of the buckets. To move is idempotent, and any number of threads may do it at
+//!   once: a reference is placed in the next index only if it is not there.
 //! * The last bucket moved promotes the next index to current and retires the old one through the epoch.
 //! * A thread that stalls in the middle of a move delays nobody's operations. It may delay the promotion,
 //!   hence the next growth; meanwhile full buckets are continued by further levels.

@@ -784,6 +784,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_in_a_bucket_is_found_in_its_place_and_nothing_else_is() {
+        let index = Index::new(1);
+        let refs: Vec<Ref> = (0..PLACES as u32).map(|n| Ref::new(n << 20, n, 1_000 + n)).collect();
+        for reference in &refs {
+            assert!(matches!(place(&index, *reference, |_, _| None::<()>, |_| false), Placed::Done { .. }));
+        }
+        let bucket = index.bucket(0);
+        let seen = bucket.load();
+        let found = |seen, wanted| [bucket.near(seen, wanted), bucket.spilled(seen, wanted)].into_iter().flatten();
+        for (place, reference) in refs.iter().enumerate() {
+            let by_hash: Vec<usize> = found(seen, Wanted::hash_bits(reference.hash_bits())).collect();
+            assert_eq!((by_hash, bucket.find(seen, *reference, |_| true)), (vec![place], Some(place)));
+            // Another life of the slot.
+            let other = Ref(reference.0 ^ 1 << 32);
+            assert_eq!(bucket.find(seen, other, |_| true), None);
+            // And one whose place is not valid.
+            let cleared = Header(seen.0 & !valid(place));
+            assert_eq!(found(cleared, Wanted::hash_bits(reference.hash_bits())).count(), 0);
+            assert_eq!(bucket.find(cleared, *reference, |_| true), None);
+            assert!(bucket.shows(*reference));
+        }
+        // From the place it was seen in, from another one, and from one that there is not.
+        for (hint, reference) in refs.iter().enumerate().map(|(place, r)| (place ^ 1, r)).chain([(2, &refs[2])]) {
+            bucket.remove(*reference, hint);
+            assert!(!bucket.shows(*reference));
+        }
+        assert_eq!(bucket.load().valid().count(), 0);
+    }
+
+    #[test]
     fn an_insert_that_loses_gives_its_place_back() {
         let index = Index::new(1);
         // Another one becomes valid between the first look and the exchange; the second look finds it.

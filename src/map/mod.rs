@@ -1163,6 +1163,45 @@ mod tests {
     }
 
     #[test]
+    fn a_move_is_over_after_inserts_for_a_quarter_of_its_buckets() {
+        let map = CasMap::new();
+        let guard = pin();
+        let (mut met, mut moves) = (0, 0);
+        for key in 0..40_000 {
+            map.insert(key, (), &guard).unwrap();
+            let index = map.indexes.current(&guard);
+            match index.next() {
+                Some(_) => met += 1,
+                None => {
+                    // Some buckets were moved by two, and one insert began it.
+                    assert!(met <= index.len() / 2 / 4 + 2, "{met} inserts for a move to {} buckets", index.len());
+                    moves += usize::from(met > 0);
+                    met = 0;
+                }
+            }
+        }
+        assert!(moves >= 8, "{moves} moves");
+    }
+
+    #[test]
+    fn levels_that_churn_leaves_behind_are_dissolved() {
+        let map = CasMap::with_capacity(1_000);
+        let guard = pin();
+        let mut most = 0;
+        for key in 0..if cfg!(miri) { 2_000 } else { 600_000 } {
+            map.insert(key, (), &guard).unwrap();
+            if key >= 1_000 {
+                map.remove(&(key - 1_000), &guard).unwrap();
+            }
+            let index = map.indexes.current(&guard);
+            most = most.max(index.levels());
+            assert_eq!(index.len(), 256);
+        }
+        assert!(most <= 256 / 32 + 8 + 8, "{most} levels");
+        assert!(cfg!(miri) || most > 8, "{most}: nothing has overflowed");
+    }
+
+    #[test]
     fn what_was_removed_leaves_no_reference_behind() {
         let map = CasMap::new();
         let guard = pin();
