@@ -1,4 +1,4 @@
-//! An array that grows without moving: segments of doubling size, allocated when first touched.
+//! An array that grows without moving: in segments that grow with it, allocated when first touched.
 //!
 //! Element `i` has the same address for as long as the array lives, and a reference to it is two loads.
 //! Allocation is lock-free: whoever needs a segment makes it, and of several threads that do so one
@@ -16,12 +16,15 @@ use std::ptr;
 /// not need dropping.
 pub(crate) unsafe trait ZeroInit: Default {}
 
-/// The first segment has `1 << FIRST_BITS` elements, the next twice as many, and so on.
+/// The segments come in groups of `1 << GROUP_BITS` equally large ones. The first group has `1 << FIRST_BITS` elements
+/// in all, and each further one twice as many. So the latest segment is at most a quarter of the others together.
 const FIRST_BITS: u32 = if cfg!(any(kvlease_loom, kvlease_shuttle)) { 2 } else { 6 };
-const SEGMENTS: usize = if cfg!(kvlease_loom) { 3 } else { 32 - FIRST_BITS as usize };
+const GROUP_BITS: u32 = if cfg!(any(kvlease_loom, kvlease_shuttle)) { 0 } else { 2 };
+const GROUPS: u32 = if cfg!(kvlease_loom) { 3 } else { 32 - FIRST_BITS };
+const SEGMENTS: usize = (GROUPS << GROUP_BITS) as usize;
 
 /// Room for elements `0 ..= MAX_INDEX`.
-pub(crate) const MAX_INDEX: u32 = (((1u64 << SEGMENTS) - 1) << FIRST_BITS) as u32 - 1;
+pub(crate) const MAX_INDEX: u32 = (((1u64 << GROUPS) - 1) << FIRST_BITS) as u32 - 1;
 
 pub(crate) struct Segments<T> {
     first: [AtomicPtr<T>; SEGMENTS],
@@ -37,8 +40,14 @@ unsafe impl<T: Send + Sync> Sync for Segments<T> {}
 #[inline(always)]
 fn locate(index: u32) -> (usize, usize) {
     let n = index + (1 << FIRST_BITS); // no overflow: index <= MAX_INDEX
-    let segment = n.ilog2() - FIRST_BITS;
-    (segment as usize, (n - (1 << (segment + FIRST_BITS))) as usize)
+    let (group, bits) = (n.ilog2() - FIRST_BITS, n.ilog2() - GROUP_BITS);
+    // `n >> bits` is the number within the group, with a bit above.
+    (((group << GROUP_BITS) + (n >> bits) - (1 << GROUP_BITS)) as usize, (n & ((1 << bits) - 1)) as usize)
+}
+
+/// How many elements a segment has.
+const fn len(segment: usize) -> usize {
+    1 << ((segment as u32 >> GROUP_BITS) + FIRST_BITS - GROUP_BITS)
 }
 
 impl<T: ZeroInit> Segments<T> {
@@ -63,8 +72,8 @@ impl<T: ZeroInit> Segments<T> {
         if first.is_null() {
             return None;
         }
-        // SAFETY: `first` is a segment of `1 << (segment + FIRST_BITS)` initialised elements that lives
-        // until `self` is dropped, and `offset` lies in it.
+        // SAFETY: `first` is a segment of `len(segment)` initialised elements that lives until `self` is
+        // dropped, and `offset` lies in it.
         Some(unsafe { &*first.add(offset) })
     }
 
@@ -82,19 +91,15 @@ impl<T: ZeroInit> Segments<T> {
 
     #[cold]
     fn alloc(&self, segment: usize) {
-        let new = alloc_segment::<T>(Self::len(segment));
+        let new = alloc_segment::<T>(len(segment));
         // Release: publishes the elements to the Acquire in `get`. Acquire on failure: our caller goes
         // on to use the other's segment.
         let won =
             self.first[segment].compare_exchange(ptr::null_mut(), new, Ordering::Release, Ordering::Acquire).is_ok();
         if !won {
             // SAFETY: made above with this length, and not published.
-            unsafe { free_segment(new, Self::len(segment)) };
+            unsafe { free_segment(new, len(segment)) };
         }
-    }
-
-    const fn len(segment: usize) -> usize {
-        1 << (segment as u32 + FIRST_BITS)
     }
 }
 
@@ -105,7 +110,7 @@ impl<T> Drop for Segments<T> {
             let first = first.load(Ordering::Relaxed);
             if !first.is_null() {
                 // SAFETY: published by `alloc` with this length, and nobody else can reach it.
-                unsafe { free_segment(first, 1 << (segment as u32 + FIRST_BITS)) };
+                unsafe { free_segment(first, len(segment)) };
             }
         }
     }
@@ -197,10 +202,10 @@ mod tests {
             let (segment, offset) = locate(index);
             assert_eq!(offset, next[segment], "index {index}");
             next[segment] += 1;
-            assert!(next[segment] <= Segments::<Word>::len(segment));
+            assert!(next[segment] <= len(segment));
         }
         let (segment, offset) = locate(MAX_INDEX);
-        assert_eq!((segment, offset), (SEGMENTS - 1, Segments::<Word>::len(SEGMENTS - 1) - 1));
+        assert_eq!((segment, offset), (SEGMENTS - 1, len(SEGMENTS - 1) - 1));
     }
 
     #[test]

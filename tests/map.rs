@@ -243,6 +243,33 @@ fn an_identity_hash_of_strided_keys_does_not_pile_up() {
 }
 
 #[test]
+fn a_batch_of_look_ups_gives_each_key_its_entry_in_order() {
+    let map = CasMap::new();
+    let pinned = map.pin();
+    for key in 0..1_000_u64 {
+        pinned.insert(key, key * 3).unwrap();
+    }
+    // Of any length; some twice, some absent.
+    for length in [0, 1, 2, 15, 16, 17, 100] {
+        let keys: Vec<u64> = (0..length).map(|n| n * 37 % 1_100).chain([5, 5]).collect();
+        let mut got = Vec::new();
+        pinned.get_batch(&keys, |key, entry| got.push((*key, entry.map(|entry| *entry.value()))));
+        let expected: Vec<_> = keys.iter().map(|key| (*key, (*key < 1_000).then_some(key * 3))).collect();
+        assert_eq!(got, expected);
+    }
+    // Each is looked up when its turn comes: what the call does is seen by the rest of the batch.
+    let mut got = Vec::new();
+    pinned.get_batch(&[7, 8, 7, 2_000], |key, entry| {
+        got.push((*key, entry.is_some()));
+        if let Some(entry) = entry {
+            assert!(pinned.compare_remove(&entry));
+            let _ = pinned.insert(2_000, 0);
+        }
+    });
+    assert_eq!(got, [(7, true), (8, true), (7, false), (2_000, true)]);
+}
+
+#[test]
 fn an_entry_of_another_map_is_not_removed() {
     let (a, b) = (CasMap::new(), CasMap::new());
     let guard = map::pin();

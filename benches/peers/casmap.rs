@@ -2,7 +2,7 @@
 
 use super::{Hasher, Kind, Notified, Peer};
 use crate::keys::Key;
-use kvlease::map::{CasMap, Guard, pin};
+use kvlease::map::{CasMap, Entry, Guard, pin};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 struct Count {
@@ -14,8 +14,8 @@ pub struct Map<K>(CasMap<K, Count, Hasher>);
 
 impl<K: Key> Map<K> {
     #[inline]
-    fn notify_under(&self, key: &K::Query, guard: &Guard) -> Notified {
-        let Some(entry) = self.0.get(key, guard) else { return Notified::Gone };
+    fn notified(&self, entry: Option<Entry<'_, K, Count>>, guard: &Guard) -> Notified {
+        let Some(entry) = entry else { return Notified::Gone };
         let count = entry.value();
         let seen = count.seen.fetch_add(1, Ordering::AcqRel) + 1;
         if seen < count.expected {
@@ -41,14 +41,17 @@ impl<K: Key> Peer<K> for Map<K> {
     }
 
     fn notify(&self, key: &K::Query) -> Notified {
-        self.notify_under(key, &pin())
+        let guard = pin();
+        self.notified(self.0.get(key, &guard), &guard)
     }
 
     fn notify_batch<'k>(&self, keys: impl Iterator<Item = &'k K::Query> + Clone, mut on: impl FnMut(usize, Notified)) {
         let guard = pin();
-        for (n, key) in keys.enumerate() {
-            on(n, self.notify_under(key, &guard));
-        }
+        let mut n = 0;
+        self.0.get_batch(keys, &guard, |_, entry| {
+            on(n, self.notified(entry, &guard));
+            n += 1;
+        });
     }
 
     fn expire(&self, key: &K::Query) -> bool {

@@ -11,9 +11,10 @@
 //! * Until a bucket is MOVED it alone answers for its keys: look-ups read it, and nobody inserts such a
 //!   key into the next index. After that the next index alone answers. So there is never a moment at
 //!   which two inserts of equal keys could go to different places.
-//! * Whoever wants to insert into a bucket that is not yet moved moves it first, and some others on the
-//!   way. To move is idempotent, and any number of threads may do it at once: a reference is placed in
-//!   the next index only if it is not there.
+//! * Whoever wants to insert into a bucket that is not yet moved moves it first. And each insert that meets a move,
+//!   whether in such a bucket or in the next index, moves some further ones on the way, so a move is over after
+//!   as many inserts as a quarter of the buckets. To move is idempotent, and any number of threads may do it at
+//!   once: a reference is placed in the next index only if it is not there.
 //! * The last bucket moved promotes the next index to current and retires the old one through the epoch.
 //! * A thread that stalls in the middle of a move delays nobody's operations. It may delay the promotion,
 //!   hence the next growth; meanwhile full buckets are continued by further levels.
@@ -32,12 +33,12 @@
 //!
 //! In each case this happens under the mover's guard, so the slot is not used again before.
 
-use super::index::{Bucket, Candidate, Header, Index, MAX_BUCKETS, Placed, Ref};
+use super::index::{Bucket, Candidate, HASH_BITS, Header, Index, MAX_BUCKETS, Placed, Ref};
 use crate::reclaim::{Guard, free};
 use crate::sync::{AtomicPtr, Ordering};
 
 /// Buckets that each insert moves on the way, while a move is on.
-const HELP: usize = if cfg!(kvlease_loom) { 1 } else { 8 };
+const HELP: usize = if cfg!(kvlease_loom) { 1 } else { 4 };
 
 /// Grow when there are more entries than this for each bucket (six fit without a spill line).
 pub(super) const MAX_LOAD: usize = if cfg!(kvlease_loom) { 2 } else { 4 };
@@ -79,7 +80,7 @@ impl Indexes {
     ) -> &'g Index {
         while let Some(next) = index.next() {
             self.move_bucket(index, next, index.bucket(hash_bits), alive, guard);
-            self.help(index, next, alive, guard);
+            self.help(index, alive, guard);
             index = next;
         }
         index
@@ -90,14 +91,27 @@ impl Indexes {
     /// Only the current index may have a successor: a move into an index that is itself being moved could
     /// find its bucket frozen.
     #[cold]
-    pub(super) fn consider_growth(&self, index: &Index, entries: usize, guard: &Guard) {
+    pub(super) fn consider_growth(
+        &self,
+        index: &Index,
+        hash_bits: u32,
+        entries: impl FnOnce() -> usize,
+        guard: &Guard,
+    ) {
+        // To count the entries is to read what all threads write: so one in eight of those does that had no
+        // place in their bucket. One in a further level always does, where many keys have equal hash bits.
+        let one_of_eight = cfg!(kvlease_loom) || hash_bits >> (HASH_BITS - 3) == 0;
+        if !one_of_eight && !index.has_stale_levels() {
+            return;
+        }
+        let entries = entries();
         if index.next().is_some() || !std::ptr::eq(index, self.current(guard)) {
             return;
         }
         if entries > MAX_LOAD * index.len() && index.len() < MAX_BUCKETS {
             index.set_next(Index::new(index.len() * 2));
-        } else if index.levels() > 8 + entries / 4 {
-            // Chains of levels that churn has emptied: a fresh index of the same size.
+        } else if index.has_stale_levels() {
+            // Levels that churn has left behind: a fresh index of the same size.
             index.set_next(Index::new(index.len()));
         }
     }
@@ -117,12 +131,17 @@ impl Indexes {
 
     /// Clears `reference` wherever it is. Afterwards no index shows it as valid, but for a moment in which
     /// a mover that is still under its guard has to take it back.
-    pub(super) fn unlink(&self, reference: Ref, guard: &Guard) {
-        unlink_from(self.current(guard), reference);
+    ///
+    /// `hint`: the place that it was seen in, or any.
+    pub(super) fn unlink(&self, reference: Ref, hint: usize, guard: &Guard) {
+        unlink_from(self.current(guard), reference, hint);
     }
 
-    /// Moves some buckets that have not been moved yet.
-    fn help(&self, index: &Index, next: &Index, alive: &dyn Fn(Ref) -> bool, guard: &Guard) {
+    /// Moves some buckets of `index` to the one that follows it. Each insert does so that meets a move, whether or not
+    /// its own bucket has been moved, so the move ends after as many of them as there are buckets to move.
+    #[cold]
+    pub(super) fn help(&self, index: &Index, alive: &dyn Fn(Ref) -> bool, guard: &Guard) {
+        let Some(next) = index.next() else { return };
         // Relaxed: only spreads the work. It goes round: should a helper have stalled, others come to its
         // buckets in the next round.
         let start = index.cursor.fetch_add(HELP, Ordering::Relaxed);
@@ -163,6 +182,9 @@ impl Indexes {
         // Release: pairs with `current`. It cannot fail: only the promoter of the current index changes it.
         let promoted = self.current.compare_exchange(seen, index.next_ptr(), Ordering::AcqRel, Ordering::Relaxed);
         debug_assert!(promoted.is_ok());
+        if let Some(new) = index.next() {
+            new.keep_levels();
+        }
         if let Ok(old) = promoted {
             index.fate.retire();
             // The pointer as it was stored: one made from the reference could not be freed through.
@@ -222,7 +244,7 @@ fn move_level(level: &Bucket, next: &Index, alive: &dyn Fn(Ref) -> bool) -> bool
         if seen.is_moved() {
             // Somebody else was faster, and what we placed may have been removed before we did.
             for reference in placed[..count].iter().filter(|r| !alive(**r)) {
-                unlink_from(next, *reference);
+                unlink_from(next, *reference, 0);
             }
             return false;
         }
@@ -245,7 +267,7 @@ fn move_level(level: &Bucket, next: &Index, alive: &dyn Fn(Ref) -> bool) -> bool
                         placed[kept] = reference;
                         kept += 1;
                     } else {
-                        unlink_from(next, reference);
+                        unlink_from(next, reference, 0);
                     }
                 }
                 count = kept;
@@ -284,10 +306,11 @@ fn copy(next: &Index, reference: Ref, alive: &dyn Fn(Ref) -> bool) -> bool {
 }
 
 /// Clears `reference` from `index` and from those after it.
-fn unlink_from(mut index: &Index, reference: Ref) {
+#[inline]
+fn unlink_from(mut index: &Index, reference: Ref, hint: usize) {
     loop {
         let mut level = index.bucket(reference.hash_bits());
-        while level.remove(reference).is_sealed() {
+        while level.remove(reference, hint).is_sealed() {
             let Some(next) = level.next_level() else { break };
             level = next;
         }
@@ -342,7 +365,7 @@ mod tests {
         indexes.current(&guard).set_next(Index::new(1));
         let next = indexes.current(&guard).next().unwrap();
         refs.iter().for_each(|reference| place(next, *reference));
-        refs.iter().for_each(|reference| indexes.unlink(*reference, &guard));
+        refs.iter().for_each(|reference| indexes.unlink(*reference, 7, &guard));
         assert_eq!(valid(indexes.current(&guard)).iter().sum::<usize>(), 0);
         assert_eq!(valid(next).iter().sum::<usize>(), 0);
     }
@@ -350,9 +373,9 @@ mod tests {
     #[test]
     fn only_the_current_index_gets_a_successor() {
         let (indexes, guard) = (Indexes::new(1), pin());
-        indexes.consider_growth(indexes.current(&guard), 1_000, &guard);
+        indexes.consider_growth(indexes.current(&guard), 0, || 1_000, &guard);
         let next = indexes.current(&guard).next().unwrap();
-        indexes.consider_growth(next, 1_000, &guard);
+        indexes.consider_growth(next, 0, || 1_000, &guard);
         assert!(next.next().is_none());
     }
 
@@ -361,7 +384,7 @@ mod tests {
         let (indexes, guard) = (Indexes::new(1), pin());
         let refs: Vec<Ref> = (0..40).map(|slot| Ref::new(slot << 4, 1, slot)).collect();
         refs.iter().for_each(|reference| place(indexes.current(&guard), *reference));
-        indexes.consider_growth(indexes.current(&guard), 1_000, &guard);
+        indexes.consider_growth(indexes.current(&guard), 0, || 1_000, &guard);
         for _ in 0..2 {
             let newest = indexes.newest(0, &|_| true, &guard);
             assert!(std::ptr::eq(newest, indexes.current(&guard)), "one bucket was all there was to move");

@@ -7,7 +7,7 @@
 //!                                     |
 //! next level: a bucket again          +-> | header | spill | ref ...
 //!
-//! header    version:35 | MOVED | FROZEN | SEALED | 13 places of 2 bits: empty, reserved, valid
+//! header    version:35 | MOVED | FROZEN | SEALED | reserved: a bit for each place | valid: a bit for each place
 //! reference hash:28 | generation:4 | slot:32
 //! ```
 //!
@@ -32,7 +32,7 @@
 
 use crate::reclaim::Fate;
 use crate::segments::{Segments, ZeroInit, alloc_segment, free_segment};
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicCount, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::ptr;
 
 /// References in a bucket, and in its spill line. Fewer under loom, so that a small model reaches them.
@@ -41,10 +41,13 @@ const IN_SPILL: usize = if cfg!(kvlease_loom) { 1 } else { 7 };
 pub(super) const PLACES: usize = IN_BUCKET + IN_SPILL;
 
 /// How many bits of the hash a reference carries; they alone choose the bucket.
-const HASH_BITS: u32 = 28;
+pub(super) const HASH_BITS: u32 = 28;
 
 /// The most buckets an index can have.
 pub(super) const MAX_BUCKETS: usize = 1 << HASH_BITS;
+
+/// An index of any size may have so many levels.
+const FEW_LEVELS: usize = 8;
 
 /// The part of a hash that the index uses. Multiplied first, so that hashers that leave their high bits
 /// poor (an identity hash of small integers, say) do not put everything into one bucket.
@@ -72,10 +75,10 @@ impl Ref {
         self.0 as u32
     }
 
-    /// Whether it was made for this generation of its slot. Four bits suffice, see `slots`.
+    /// Of the generation of the slot that it was made for, the lowest four bits. They suffice, see `slots`.
     #[inline(always)]
-    pub(super) fn is_of(self, generation: u32) -> bool {
-        (self.0 >> 32 & 15) as u32 == generation & 15
+    pub(super) fn generation_bits(self) -> u32 {
+        (self.0 >> 32) as u32 & 15
     }
 }
 
@@ -88,6 +91,21 @@ const FROZEN: u64 = 1 << 27;
 const MOVED: u64 = 1 << 28;
 const VERSION: u64 = 1 << 29;
 const _: () = assert!(2 * PLACES <= 26);
+
+/// All places, as bits.
+const ALL: u64 = (1 << PLACES) - 1;
+
+/// The bit that says that a place is valid.
+#[inline(always)]
+fn valid(place: usize) -> u64 {
+    1 << place
+}
+
+/// The bit that says that a place is reserved, and not valid yet.
+#[inline(always)]
+fn reserved(place: usize) -> u64 {
+    1 << (PLACES + place)
+}
 
 impl Header {
     /// Full: continued by a next level, admits nobody.
@@ -116,25 +134,31 @@ impl Header {
 
     /// The valid places, in order.
     #[inline(always)]
-    pub(super) fn valid(self) -> ValidPlaces {
-        ValidPlaces(self.0 >> 1 & 0x0155_5555)
+    pub(super) fn valid(self) -> Places {
+        Places((self.0 & ALL) as u32)
+    }
+
+    /// Whether there is something in the spill line.
+    #[inline(always)]
+    pub(super) fn has_spilled(self) -> bool {
+        self.valid().0 >> IN_BUCKET != 0
     }
 
     #[inline(always)]
     pub(super) fn is_valid(self, place: usize) -> bool {
-        self.0 >> (2 * place) & 2 != 0
+        self.0 & valid(place) != 0
     }
 
     fn first_empty(self) -> Option<usize> {
-        let taken = (self.0 | self.0 >> 1) & 0x0155_5555;
-        let place = (!taken & 0x0155_5555).trailing_zeros() as usize / 2;
+        let place = (self.0 | self.0 >> PLACES | !ALL).trailing_ones() as usize;
         (place < PLACES).then_some(place)
     }
 }
 
-pub(super) struct ValidPlaces(u64);
+/// Some of the places of a bucket, a bit for each.
+pub(super) struct Places(u32);
 
-impl Iterator for ValidPlaces {
+impl Iterator for Places {
     type Item = usize;
 
     #[inline(always)]
@@ -142,9 +166,49 @@ impl Iterator for ValidPlaces {
         if self.0 == 0 {
             return None;
         }
-        let place = self.0.trailing_zeros() as usize / 2;
+        let place = self.0.trailing_zeros() as usize;
         self.0 &= self.0 - 1;
         Some(place)
+    }
+}
+
+/// What is looked for: the references that differ from `like` in their low bits only.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    like: u64,
+    beyond: u64,
+}
+
+impl Wanted {
+    /// Those of keys with these hash bits.
+    #[inline(always)]
+    pub(super) fn hash_bits(hash_bits: u32) -> Self {
+        Wanted { like: (hash_bits as u64) << 36, beyond: 1 << 36 }
+    }
+
+    /// This one.
+    #[inline(always)]
+    pub(super) fn exactly(reference: Ref) -> Self {
+        Wanted { like: reference.0, beyond: 1 }
+    }
+
+    #[inline(always)]
+    pub(super) fn is(self, reference: Ref) -> bool {
+        reference.0 ^ self.like < self.beyond
+    }
+
+    /// Which of `refs` are wanted, a bit for each.
+    ///
+    /// Which places of a bucket are valid, and which of them is the right one, is as good as random, and a wrong
+    /// guess of the processor costs more than all comparisons: so there is no branch on either.
+    #[inline(always)]
+    fn among<const N: usize>(self, refs: &[AtomicU64; N]) -> u32 {
+        if cfg!(kvlease_loom) {
+            return !0; // what is for nothing but speed need not be in every interleaving
+        }
+        // Relaxed: only a filter. But as the header was read by an Acquire before, of a place that was valid in
+        // it this is the reference that it had then, or a later one.
+        refs.iter().rev().fold(0, |found, at| found << 1 | u32::from(self.is(Ref(at.load(Ordering::Relaxed)))))
     }
 }
 
@@ -184,6 +248,29 @@ impl Bucket {
             Ok(_) => Ok(Header(new)),
             Err(now) => Err(Header(now)),
         }
+    }
+
+    /// Of the bucket's own places that were valid in `seen`, those that may hold a `wanted` reference.
+    #[inline(always)]
+    pub(super) fn near(&self, seen: Header, wanted: Wanted) -> Places {
+        Places(seen.valid().0 & wanted.among(&self.refs) & ((1 << IN_BUCKET) - 1))
+    }
+
+    /// And of those in the spill line. Looked at only if the others do not do: it is another line of memory.
+    pub(super) fn spilled(&self, seen: Header, wanted: Wanted) -> Places {
+        let valid = seen.valid().0 >> IN_BUCKET;
+        let found = self.spill_line().map_or(0, |spill| wanted.among(&spill.refs));
+        Places((valid & found) << IN_BUCKET)
+    }
+
+    /// The first place that was valid in `seen` and holds this very reference, if `sure` says so, too.
+    fn find(&self, seen: Header, reference: Ref, sure: impl Fn(usize) -> bool) -> Option<usize> {
+        let is_it = |place: &usize| self.reference(*place) == reference && sure(*place);
+        let wanted = Wanted::exactly(reference);
+        self.near(seen, wanted).find(is_it).or_else(|| match seen.has_spilled() {
+            true => self.spilled(seen, wanted).find(is_it),
+            false => None,
+        })
     }
 
     /// The reference in a place that was valid in a header seen under the caller's guard. It may have
@@ -238,12 +325,12 @@ impl Bucket {
     /// Whether a place is valid with this very reference.
     fn shows(&self, reference: Ref) -> bool {
         let seen = self.load();
-        seen.valid().any(|place| self.reference(place) == reference && self.confirm(seen, place, reference))
+        self.find(seen, reference, |place| self.confirm(seen, place, reference)).is_some()
     }
 
     /// Reserves an empty place and writes the reference there. Fails when the header has changed.
     pub(super) fn reserve(&self, seen: Header, place: usize, reference: Ref) -> Result<Header, Header> {
-        let reserved = self.exchange(seen, seen.0 | 1 << (2 * place))?;
+        let reserved = self.exchange(seen, seen.0 | reserved(place))?;
         if let Some(at) = self.place(place) {
             // Release: pairs with the Acquire in `reference`. Not a read-modify-write and need not be:
             // the reservation makes us the only writer.
@@ -254,25 +341,34 @@ impl Bucket {
 
     /// Makes a reserved place valid: the moment at which an insert can no longer lose to an equal key.
     pub(super) fn validate(&self, seen: Header, place: usize) -> Result<Header, Header> {
-        self.exchange(seen, (seen.0 ^ 3 << (2 * place)).wrapping_add(VERSION))
+        self.exchange(seen, (seen.0 ^ (reserved(place) | valid(place))).wrapping_add(VERSION))
     }
 
     /// Gives a reserved place up.
     pub(super) fn unreserve(&self, place: usize) {
-        // AcqRel: keeps the release sequence of the header. The two bits are 01 and ours.
-        self.header.fetch_and(!(3 << (2 * place)), Ordering::AcqRel);
+        // AcqRel: keeps the release sequence of the header. The bit is ours.
+        self.header.fetch_and(!reserved(place), Ordering::AcqRel);
     }
 
     /// Clears a valid place if the header is still as seen.
     fn clear(&self, seen: Header, place: usize) -> Result<Header, Header> {
-        self.exchange(seen, seen.0 & !(3 << (2 * place)))
+        self.exchange(seen, seen.0 & !valid(place))
     }
 
     /// Clears the place that holds this reference, if one does. Gives the last header seen.
-    pub(super) fn remove(&self, reference: Ref) -> Header {
+    ///
+    /// `hint`: where to look first.
+    #[inline]
+    pub(super) fn remove(&self, reference: Ref, hint: usize) -> Header {
         let mut seen = self.load();
         // A place that was valid in `seen` holds what it held then until the exchange has succeeded.
-        while let Some(place) = seen.valid().find(|place| self.reference(*place) == reference) {
+        if seen.is_valid(hint) && self.reference(hint) == reference {
+            match self.clear(seen, hint) {
+                Ok(now) => return now,
+                Err(now) => seen = now,
+            }
+        }
+        while let Some(place) = self.find(seen, reference, |_| true) {
             match self.clear(seen, place) {
                 Ok(now) => return now,
                 Err(now) => seen = now,
@@ -322,6 +418,8 @@ pub(super) trait Candidate {
 pub(super) enum Placed<T> {
     /// The reference is valid. Says whether it needed a spill line or another level.
     Done {
+        /// In this place.
+        place: usize,
         /// Not among the bucket's own six.
         spilled: bool,
     },
@@ -340,6 +438,8 @@ pub(super) struct Index {
     spill_count: AtomicU32,
     levels: Segments<Bucket>,
     level_count: AtomicU32,
+    /// How many of the levels came with the entries that were moved here.
+    needed_levels: AtomicCount,
     /// The index that takes over from this one.
     next: AtomicPtr<Index>,
     /// Where helpers go on moving buckets, and how many have been moved: see `growth`.
@@ -364,6 +464,7 @@ impl Index {
             spill_count: AtomicU32::new(0),
             levels: Segments::new(),
             level_count: AtomicU32::new(0),
+            needed_levels: AtomicCount::new(0),
             next: AtomicPtr::new(ptr::null_mut()),
             cursor: AtomicUsize::new(0),
             moved: AtomicUsize::new(0),
@@ -379,6 +480,23 @@ impl Index {
     pub(super) fn levels(&self) -> usize {
         // Relaxed: a hint for growth.
         self.level_count.load(Ordering::Relaxed) as usize
+    }
+
+    /// Whether so many buckets have been sealed that a fresh index would be better.
+    ///
+    /// Where entries come and go, each bucket is full at some time, and a sealed one remains so: one in thirty
+    /// may be. Those that were needed at the start, because many keys have equal hash bits, are needed
+    /// again.
+    pub(super) fn has_stale_levels(&self) -> bool {
+        // Relaxed: a hint, too.
+        let needed = self.needed_levels.load(Ordering::Relaxed) as usize;
+        self.levels() > 2 * needed + self.len() / 32 + FEW_LEVELS
+    }
+
+    /// Takes the levels that there are for needed: all entries are here, and none has gone since.
+    pub(super) fn keep_levels(&self) {
+        // Relaxed: as above.
+        self.needed_levels.store(self.levels() as u64, Ordering::Relaxed);
     }
 
     /// The bucket for these hash bits, which may have any higher bits set.
@@ -493,9 +611,9 @@ impl Index {
                 }
             };
             match level.validate(reserved, place) {
-                Ok(_) => return Placed::Done { spilled: place >= IN_BUCKET || !first },
+                Ok(_) => return Placed::Done { place, spilled: place >= IN_BUCKET || !first },
                 Err(now) => match Self::validate_again(level, place, reserved, now, candidate) {
-                    Ok(()) => return Placed::Done { spilled: place >= IN_BUCKET || !first },
+                    Ok(()) => return Placed::Done { place, spilled: place >= IN_BUCKET || !first },
                     Err(Some(placed)) => return placed,
                     Err(None) => seen = level.load(),
                 },
@@ -599,7 +717,7 @@ mod tests {
         let r = Ref::new((1 << HASH_BITS) - 1, 0xabc, u32::MAX - 70);
         assert_eq!(r.hash_bits(), (1 << HASH_BITS) - 1);
         assert_eq!(r.slot(), u32::MAX - 70);
-        assert!(r.is_of(0xc) && r.is_of(0x1c) && !r.is_of(0xb));
+        assert_eq!(r.generation_bits(), 0xc);
     }
 
     #[test]
@@ -607,7 +725,7 @@ mod tests {
         let mut header = Header(0);
         for place in 0..PLACES {
             assert_eq!(header.first_empty(), Some(place));
-            header = Header(header.0 | if place % 2 == 0 { 1 } else { 2 } << (2 * place));
+            header = Header(header.0 | if place % 2 == 0 { reserved(place) } else { valid(place) });
         }
         assert_eq!(header.first_empty(), None);
         assert_eq!(header.valid().collect::<Vec<_>>(), (0..PLACES).filter(|p| p % 2 == 1).collect::<Vec<_>>());
@@ -646,7 +764,7 @@ mod tests {
         let index = Index::new(1);
         for slot in 0..40 {
             let placed = place(&index, Ref::new(0, 1, slot), |_, _| None::<()>, |_| false);
-            let Placed::Done { spilled } = placed else { panic!("not placed") };
+            let Placed::Done { spilled, .. } = placed else { panic!("not placed") };
             assert_eq!(spilled, slot >= IN_BUCKET as u32);
         }
         assert_eq!(index.levels(), 40usize.div_ceil(PLACES) - 1);
@@ -662,7 +780,37 @@ mod tests {
     /// Of the places of a bucket, how many are not empty.
     fn taken(index: &Index) -> usize {
         let header = index.bucket(0).load().0;
-        (0..PLACES).filter(|place| header >> (2 * place) & 3 != 0).count()
+        (header & ((1 << (2 * PLACES)) - 1)).count_ones() as usize
+    }
+
+    #[test]
+    fn what_is_in_a_bucket_is_found_in_its_place_and_nothing_else_is() {
+        let index = Index::new(1);
+        let refs: Vec<Ref> = (0..PLACES as u32).map(|n| Ref::new(n << 20, n, 1_000 + n)).collect();
+        for reference in &refs {
+            assert!(matches!(place(&index, *reference, |_, _| None::<()>, |_| false), Placed::Done { .. }));
+        }
+        let bucket = index.bucket(0);
+        let seen = bucket.load();
+        let found = |seen, wanted| [bucket.near(seen, wanted), bucket.spilled(seen, wanted)].into_iter().flatten();
+        for (place, reference) in refs.iter().enumerate() {
+            let by_hash: Vec<usize> = found(seen, Wanted::hash_bits(reference.hash_bits())).collect();
+            assert_eq!((by_hash, bucket.find(seen, *reference, |_| true)), (vec![place], Some(place)));
+            // Another life of the slot.
+            let other = Ref(reference.0 ^ 1 << 32);
+            assert_eq!(bucket.find(seen, other, |_| true), None);
+            // And one whose place is not valid.
+            let cleared = Header(seen.0 & !valid(place));
+            assert_eq!(found(cleared, Wanted::hash_bits(reference.hash_bits())).count(), 0);
+            assert_eq!(bucket.find(cleared, *reference, |_| true), None);
+            assert!(bucket.shows(*reference));
+        }
+        // From the place it was seen in, from another one, and from one that there is not.
+        for (hint, reference) in refs.iter().enumerate().map(|(place, r)| (place ^ 1, r)).chain([(2, &refs[2])]) {
+            bucket.remove(*reference, hint);
+            assert!(!bucket.shows(*reference));
+        }
+        assert_eq!(bucket.load().valid().count(), 0);
     }
 
     #[test]

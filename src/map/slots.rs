@@ -35,12 +35,14 @@
 //! The words of these stacks also count what was taken and what was given back, so that to know how many
 //! entries there are costs no access of its own.
 
+use super::index::Ref;
 use super::prefetch;
 use crate::reclaim::{Fate, Guard};
 use crate::segments::{MAX_INDEX, Segments, ZeroInit};
 use crate::sync::{AtomicCount, AtomicU32, AtomicU64, Ordering, STRIPES, UnsafeCell, store_owned, stripe};
 use crossbeam_utils::CachePadded;
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::Arc;
 
 /// How many dead slots are handed to the collector in one closure.
@@ -78,6 +80,14 @@ impl Meta {
             1 => State::Live,
             _ => State::Dead,
         }
+    }
+
+    /// Whether the slot is live, in the generation that `reference` was made for.
+    #[inline(always)]
+    pub(super) fn is_live_as(self, reference: Ref) -> bool {
+        // The four bits of the generation that a reference has, and the state.
+        let expected = reference.generation_bits() << 2 | State::Live as u32;
+        ((self.0 >> 32) as u32 ^ expected) & 0x3f == 0
     }
 
     pub(super) fn with_state(self, state: State) -> Self {
@@ -166,6 +176,17 @@ impl<K, V> Slot<K, V> {
             .is_ok()
     }
 
+    /// Has the processor fetch what of the slot an operation is likely to touch.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        // The addresses only, line by line. Of a very large one, the rest comes when it is wanted.
+        let at = ptr::from_ref(self).cast::<u8>();
+        for line in 0..size_of::<Self>().div_ceil(64).min(4) {
+            prefetch(at.wrapping_add(64 * line));
+        }
+        prefetch(at.wrapping_add(size_of::<Self>() - 1));
+    }
+
     /// The hash bits that `fill` was given.
     pub(super) fn hash_bits(&self) -> u32 {
         // Relaxed: the caller has seen this generation through an Acquire of `meta`.
@@ -237,6 +258,8 @@ pub(super) struct SlotPool<K, V> {
     free: [CachePadded<AtomicU64>; STRIPES],
     /// The limbo [stacks](Stack). Each counts what was [retired](Self::retire) there.
     limbo: [CachePadded<AtomicU64>; STRIPES],
+    /// Entries whose value has moved into a further slot, so far: each is to count as one all the same.
+    extended: CachePadded<AtomicCount>,
 }
 
 /// Slots on their way into the pool, linked to each other.
@@ -289,6 +312,7 @@ impl<K, V> SlotPool<K, V> {
             fresh: CachePadded::new(AtomicCount::new(0)),
             free: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
             limbo: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
+            extended: CachePadded::new(AtomicCount::new(0)),
         })
     }
 
@@ -307,10 +331,10 @@ impl<K, V> SlotPool<K, V> {
     /// How many slots are in use: taken, and not retired. Too high by those whose taker is still about to
     /// make an entry of them, or to find that it cannot.
     pub(super) fn in_use(&self) -> u32 {
-        // Acquire: pairs with the Release in `retire`: who sees a slot retired sees it taken, so
-        // that the difference is not below zero.
+        // Acquire: pairs with the Release in `retire` and `retire_own_value`: who sees a slot retired, or its
+        // number taken off, sees it taken, so that the difference is not below zero.
         let retired = self.limbo.iter().map(|stack| Stack(stack.load(Ordering::Acquire)).count());
-        let retired = retired.fold(0, u32::wrapping_add);
+        let retired = retired.fold(self.extended.load(Ordering::Acquire) as u32, u32::wrapping_add);
         // Relaxed: see above.
         let taken = self.free.iter().map(|stack| Stack(stack.load(Ordering::Relaxed)).count());
         taken.fold(self.len(), u32::wrapping_add).wrapping_sub(retired)
@@ -493,19 +517,14 @@ impl<K: Send + 'static, V: Send + 'static> SlotPool<K, V> {
         loop {
             slot.link.store(seen.top(), Ordering::Relaxed);
             let pushed = seen.with_top(index + 1).counted();
-            // Release: for the links, pairs with the Acquire in `retired_one`, and for the count with
+            // Release: for the links, pairs with the Acquire below, and for the count with
             // `in_use`. Pushed slots stay, so no ABA.
             match limbo.compare_exchange_weak(seen.0, pushed.0, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => seen = Stack(now),
             }
         }
-        self.retired_one(limbo, seen, guard);
-    }
-
-    /// To be called after each count in limbo: every 64th hands all that is there to the collector.
-    fn retired_one(self: &Arc<Self>, limbo: &AtomicU64, before: Stack, guard: &Guard) {
-        if before.counted().count() % LIMBO_BATCH == 0 {
+        if seen.counted().count() % LIMBO_BATCH == 0 {
             // AcqRel: Acquire for the links; the exchange makes one thread the chain's owner.
             let chain = Stack(limbo.fetch_and(!0xffff_ffff, Ordering::AcqRel)).top();
             if chain != 0 {
@@ -524,11 +543,8 @@ impl<K: Send + 'static, V: Send + 'static> SlotPool<K, V> {
         let Some(slot) = self.slots.get(index) else { return };
         // Relaxed: our guard keeps the slot from being reclaimed before this is seen.
         slot.holds.fetch_or(DEFERRED, Ordering::Relaxed);
-        // The entry has another slot beside its own from now on; it is to count as one all the same.
-        let limbo = &self.limbo[stripe()];
-        // Release: pairs with `in_use`, and keeps the release sequence of the stack.
-        let before = Stack(limbo.fetch_add(Stack::COUNT, Ordering::Release));
-        self.retired_one(limbo, before, guard);
+        // Release: pairs with `in_use`.
+        self.extended.fetch_add(1, Ordering::Release);
         let pool = Arc::clone(self);
         guard.defer(move || {
             let Some(slot) = pool.slots.get(index) else { return };

@@ -54,8 +54,8 @@ pub struct Notification<'a> {
     pub expected: Option<u32>,
 }
 
-/// How many look-ups of a batch are in the air at once.
-const BATCH: usize = 16;
+/// So many leases side by side, as the deadline index keeps them, does a sweep look for together.
+const AHEAD: u32 = 8;
 
 /// In a stripe of `tracked`: the tracker has been shut down. Leases are counted in twos above it.
 const CLOSED: u64 = 1;
@@ -392,7 +392,7 @@ impl<P: Send + 'static> SendTracker<P> {
         mut on: impl FnMut(Notification<'a>, Notified<P>),
     ) {
         let guard = pin();
-        self.in_batches(
+        self.map.in_batches(
             notifications,
             |notification| notification.id,
             &guard,
@@ -401,36 +401,6 @@ impl<P: Send + 'static> SendTracker<P> {
                 on(notification, result);
             },
         );
-    }
-
-    /// Hashes and prefetches some items ahead of doing them.
-    fn in_batches<T: Copy>(
-        &self,
-        items: impl IntoIterator<Item = T>,
-        id: impl Fn(&T) -> &str,
-        guard: &Guard,
-        mut each: impl FnMut(u32, T),
-    ) {
-        let mut items = items.into_iter().fuse();
-        let mut batch: [Option<(u32, T)>; BATCH] = [None; BATCH];
-        loop {
-            let mut count = 0;
-            for (place, item) in batch.iter_mut().zip(&mut items) {
-                let hash = self.map.hash(id(&item));
-                self.map.prefetch(hash, guard);
-                *place = Some((hash, item));
-                count += 1;
-            }
-            if count == 0 {
-                return;
-            }
-            if count > 1 {
-                batch[..count].iter().flatten().for_each(|(hash, _)| self.map.prefetch_slot(*hash, guard));
-            }
-            for (hash, item) in batch[..count].iter_mut().filter_map(Option::take) {
-                each(hash, item);
-            }
-        }
     }
 
     fn notify_hashed(&self, hash: u32, notification: Notification<'_>, now: Timestamp, guard: &Guard) -> Notified<P> {
@@ -557,7 +527,7 @@ impl<P: Send + 'static> SendTracker<P> {
     ) -> RenewCounts {
         let guard = pin();
         let mut counts = RenewCounts::default();
-        self.in_batches(
+        self.map.in_batches(
             ids,
             |id| id,
             &guard,
@@ -731,6 +701,9 @@ impl<P: Send + 'static> SendTracker<P> {
         let until = self.tombstone_until(now);
         let hold = self.config.expiry == ExpiryPolicy::Hold;
         self.deadlines.visit(millis, &mut |slot| {
+            if slot % AHEAD == 0 {
+                self.map.prefetch_by_index(slot..slot.saturating_add(AHEAD), &guard);
+            }
             let Some(entry) = self.map.by_index(slot, &guard) else { return NEVER };
             match entry.value().sweep(millis, hold, until) {
                 SweepEffect::NotBefore(time) => time,
