@@ -40,6 +40,7 @@ impl Page {
             return Err(cannot(&"that is not the name of a file"));
         }
         let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        folder.metadata().map_err(|error| cannot(&format_args!("{}: {error}", folder.display())))?;
         let mut file = tempfile::Builder::new();
         // For whom any new file is; not only for this user, as a temporary one.
         #[cfg(unix)]
