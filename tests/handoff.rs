@@ -5,13 +5,23 @@
 mod handoff;
 
 use serde_json::Value;
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// Exit code, standard output, standard error.
 fn handoff(args: &str) -> (u8, String, String) {
-    let args = std::iter::once("handoff").chain(args.split_whitespace()).map(Into::into);
+    handoff_with(args, &[])
+}
+
+/// With options whose values are paths.
+fn handoff_with(args: &str, paths: &[(&str, &Path)]) -> (u8, String, String) {
+    let mut all: Vec<OsString> = std::iter::once("handoff").chain(args.split_whitespace()).map(Into::into).collect();
+    for (option, path) in paths {
+        all.extend([OsString::from(option), path.as_os_str().to_owned()]);
+    }
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let code = handoff::main_with(args, &mut out, &mut err);
+    let code = handoff::main_with(all, &mut out, &mut err);
     (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
 }
 
@@ -155,4 +165,134 @@ fn arguments_that_cannot_be_meant_are_refused_with_a_hint() {
     }
     let (code, out, _) = handoff("--help");
     assert!(code == 0 && out.contains("no public trace has"), "{out}");
+}
+
+/// The JSON in one of the blocks of a page.
+fn block(page: &str, id: &str) -> Value {
+    let (_, rest) = page.split_once(&format!("<script type=\"application/json\" id=\"{id}\">")).unwrap();
+    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+}
+
+/// The page of a run, which has to end with this exit code, and what the run printed as JSON.
+fn page(args: &str, code: u8) -> (String, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("page.html");
+    let (found, out, err) = handoff_with(&format!("{args} --json"), &[("--report", &path)]);
+    assert_eq!((found, err.as_str()), (code, ""), "{args}\n{out}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "only the page is left");
+    (fs::read_to_string(path).unwrap(), serde_json::from_str(&out).unwrap())
+}
+
+fn most(series: &Value) -> u64 {
+    series.as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).max().unwrap()
+}
+
+fn sum(series: &Value) -> u64 {
+    series.as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum()
+}
+
+#[test]
+fn the_page_holds_the_json_and_leases_that_add_up_to_it() {
+    let (page, report) = page(
+        "--requests 150 --loss 0.1 --duplicate 0.2 --delay 500 --malformed-rate 0.2 --abort-rate 0.2 --push-rate 0.5 \
+         --freeze-rate 0.01 --crash-decode-at 20",
+        0,
+    );
+    assert_eq!(block(&page, "report"), report);
+    let timeline = block(&page, "timeline");
+    let leases = timeline["leases"].as_array().unwrap();
+    assert_eq!((number(&timeline, "leases_total"), leases.len(), number(&timeline, "leases_every")), (150, 150, 1));
+    let ended = |key: &str, how: &str| leases.iter().filter(|lease| lease["end"][key] == how).count() as u64;
+    for outcome in ["completed", "expired", "aborted"] {
+        assert_eq!(ended("outcome", outcome), number(&report, outcome), "{outcome}");
+        assert_eq!(sum(&timeline["ages"][outcome]), number(&report, outcome), "{outcome}");
+    }
+    assert_eq!(ended("by", "engine-dead"), number(&report, "prefill.expired_by_crash"));
+    assert_eq!(ended("by", "shutdown"), number(&report, "prefill.left_for_shutdown"));
+    assert_eq!(most(&timeline["gauges"]["leases"]), number(&report, "peak_tracked"));
+    assert_eq!(most(&timeline["gauges"]["blocks_allocated"]), number(&report, "peak_blocks"));
+    // A heartbeat may come while its lease ends, so these are close, and not always equal.
+    let renewed = leases.iter().any(|lease| number(lease, "renewals") > 0);
+    assert_eq!(renewed, number(&report, "prefill.renewed") > 0);
+    assert_eq!(timeline["events"][0]["at_ms"], 20_000);
+}
+
+#[test]
+fn the_page_marks_leases_that_were_overdue_and_held() {
+    let (page, report) = page("--requests 80 --policy hold --heartbeat 0 --lease 2 --abort-rate 0", 0);
+    let timeline = block(&page, "timeline");
+    let leases = timeline["leases"].as_array().unwrap();
+    let overdue = leases.iter().filter(|lease| !lease["overdue_ms"].is_null()).count();
+    assert!(overdue > 0);
+    assert_eq!(overdue as u64, number(&report, "prefill.overdue"));
+}
+
+#[test]
+fn the_page_of_a_failed_run_is_written_and_the_exit_code_stays() {
+    let (page, report) = page("--requests 40 --sabotage leak", 1);
+    assert_eq!(block(&page, "report")["failures"], report["failures"]);
+}
+
+#[test]
+fn the_page_needs_nothing_from_outside() {
+    let (page, _) = page("--requests 5", 0);
+    // What comes from the run is data, and may say anything.
+    let (markup, rest) = page.split_once("<script type=\"application/json\" id=\"report\">").unwrap();
+    let script = rest.rsplit_once("</script>").unwrap().0.rsplit_once("<script>").unwrap().1;
+    for part in [markup, script] {
+        for reference in
+            ["://", "src=", "href", "url(", "@import", "import(", "fetch(", "XMLHttpRequest", "WebSocket", "innerHTML"]
+        {
+            assert!(!part.contains(reference), "{reference}");
+        }
+    }
+    assert!(markup.contains("content=\"default-src 'none';"));
+}
+
+#[test]
+fn a_trace_whose_name_looks_like_markup_does_not_break_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("<").join("script><b>\"'&{{timeline}} pré😀.jsonl");
+    fs::create_dir(trace.parent().unwrap()).unwrap();
+    fs::write(&trace, r#"{"timestamp": 0, "input_length": 1000, "output_length": 5, "hash_ids": [0, 1]}"#).unwrap();
+    let page = folder.path().join("pré <b>.html");
+    let (code, out, err) = handoff_with("--json --abort-rate 0", &[("--trace", &trace), ("--report", &page)]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let page = fs::read_to_string(page).unwrap();
+    assert_eq!(block(&page, "report"), serde_json::from_str::<Value>(&out).unwrap());
+    assert_eq!(block(&page, "report")["settings"]["trace"], trace.to_str().unwrap());
+    assert_eq!(block(&page, "timeline")["leases_total"], 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_path_that_is_not_utf8_is_shown_as_well_as_can_be() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(std::ffi::OsStr::from_bytes(b"page-\xff.html"));
+    let (code, out, err) = handoff_with("--requests 3 --json", &[("--report", &path)]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(
+        serde_json::from_str::<Value>(&out).unwrap()["settings"]["report"]
+            .as_str()
+            .unwrap()
+            .ends_with("page-\u{fffd}.html")
+    );
+    assert!(fs::read_to_string(path).is_ok());
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in [folder.path().join("no/such/folder/page.html"), folder.path().to_owned()] {
+        let (code, out, err) = handoff_with("--requests 3", &[("--report", &path)]);
+        assert_eq!((code, out.as_str()), (2, ""));
+        assert!(err.starts_with(&format!("error: cannot write the report {}: ", path.display())), "{err}");
+    }
+    // Nor does a run that never starts leave anything, or touch what is there.
+    let path = folder.path().join("page.html");
+    fs::write(&path, "old").unwrap();
+    let (code, _, _) = handoff_with("--trace no/such/file.jsonl", &[("--report", &path)]);
+    assert_eq!((code, fs::read_to_string(&path).unwrap().as_str()), (2, "old"));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }

@@ -182,6 +182,8 @@ pub struct ReadCounts {
     pub resends: u64,
     /// Junk sent.
     pub junk: u64,
+    /// How often a rank froze.
+    pub frozen: u64,
 }
 
 impl ReadCounts {
@@ -218,6 +220,7 @@ impl AddAssign for ReadCounts {
         self.stale_used += other.stale_used;
         self.resends += other.resends;
         self.junk += other.junk;
+        self.frozen += other.frozen;
     }
 }
 
@@ -368,6 +371,7 @@ impl<'a, L: Link> Desk<'a, L> {
                     pending.phase = Phase::Reading;
                     if let Some(freeze) = pending.read.freeze {
                         self.frozen_until = now + freeze;
+                        self.counts.frozen += 1;
                     }
                     now + pending.read.lasts
                 }

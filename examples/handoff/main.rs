@@ -6,6 +6,7 @@
 //! cargo run --release --example handoff -- --trace conversation.jsonl      # a Mooncake trace
 //! cargo run --release --example handoff -- --loss 0.05 --duplicate 0.05 --delay 300 \
 //!     --malformed-rate 0.02 --crash-decode-at 60                           # with faults
+//! cargo run --release --example handoff -- --report run.html               # and a page to look at it
 //! cargo run --release --features nixl --example handoff -- --transport nixl            # the decode side READs
 //! cargo run --release --features nixl --example handoff -- --transport nixl --push     # the prefill side WRITEs
 //! ```
@@ -20,7 +21,8 @@
 //! ```
 //!
 //! [`prefill`] and [`decode`] are what a connector does with the crate, [`model`] and [`trace`] draw what
-//! happens, [`pool`] knows the truth, and [`report`] compares. Over NIXL, each decode engine is a process of its own,
+//! happens, [`pool`] knows the truth, and [`report`] compares; [`timeline`] takes notes for the [`page`] of `--report`.
+//! Over NIXL, each decode engine is a process of its own,
 //! the blocks are registered memory that the ranks really read, with the completion message riding on the READ, and
 //! whether a read was stale is told by what was in the blocks: `nixl` and `rdma` do that. A crash is a SIGKILL.
 //!
@@ -44,18 +46,21 @@
 //! # Exit code
 //!
 //! 0 if all went well; 1 if anything was released twice, leaked, released under a transfer, or a stale
-//! read went unreported; 2 if the arguments or the trace are no good, and then nothing was started.
+//! read went unreported, or if the page could not be written in the end; 2 if the arguments or the trace are no good or
+//! the page has no place, and then nothing was started.
 
 mod clock;
 mod decode;
 mod model;
 #[cfg(feature = "nixl")]
 mod nixl;
+mod page;
 mod pool;
 mod prefill;
 #[cfg(feature = "nixl")]
 mod rdma;
 mod report;
+mod timeline;
 mod trace;
 
 use clap::{Parser, ValueEnum};
@@ -65,18 +70,20 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kvlease::transport::in_process::{Faults, Network};
 use kvlease::{Config, ConsumerRegistry, ExpiryPolicy, Replies, SendTracker, Timestamp};
 use model::{Planned, Rates};
+use page::Page;
 use pool::BlockPool;
 use prefill::{Counters, Prefill, Sabotage};
 use report::{Account, NetworkCounts, Report};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
+use timeline::Recorder;
 
 /// How long after the death of a decode engine its replacement is up, and the prefill side is told.
 const REPLACED_AFTER: Duration = Duration::from_secs(5);
@@ -112,6 +119,7 @@ struct Cli {
     /// A Mooncake trace, one JSON object a line: timestamp (ms), input_length, output_length, hash_ids.
     /// Without it, arrivals are generated in the shape of the conversation trace
     #[arg(long, value_name = "FILE")]
+    #[serde(serialize_with = "path")]
     trace: Option<PathBuf>,
 
     /// How many requests to generate (2,000 if not given), or to take from the trace at most
@@ -194,6 +202,12 @@ struct Cli {
     #[arg(long)]
     json: bool,
 
+    /// Also write a page for a browser: each lease from `track` to its end, how many there were at a time and how old
+    /// they grew, the faults and what was made of them. One file that needs no network
+    #[arg(long, value_name = "FILE.html")]
+    #[serde(serialize_with = "path")]
+    report: Option<PathBuf>,
+
     /// Be the decode process of the prefill process that listens here
     #[arg(long, value_name = "ADDRESS", hide = true)]
     decode_process: Option<std::net::SocketAddr>,
@@ -219,6 +233,11 @@ enum Policy {
     Release,
     /// It is reported and kept: a reader that never comes back keeps its blocks
     Hold,
+}
+
+/// A path as text, also one that is not UTF-8.
+fn path<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+    path.as_deref().map(Path::to_string_lossy).serialize(to)
 }
 
 fn models() -> String {
@@ -258,22 +277,30 @@ pub fn main_with<'a>(args: impl IntoIterator<Item = OsString>, out: &'a mut dyn 
         };
     }
     let arrivals = check(&cli).and_then(|()| arrivals(&cli));
-    let report = arrivals.and_then(|(arrivals, source)| match cli.transport {
-        Transport::InProcess => Ok(run(&cli, &arrivals, source)),
-        Transport::Nixl => run_over_nixl(&cli, &arrivals, source),
+    let done = arrivals.and_then(|(arrivals, source)| {
+        let page = cli.report.as_deref().map(Page::create).transpose()?;
+        let recorder = page.is_some().then(|| Arc::new(Recorder::new(events(&cli))));
+        let report = match cli.transport {
+            Transport::InProcess => run(&cli, &arrivals, source, recorder.clone()),
+            Transport::Nixl => run_over_nixl(&cli, &arrivals, source, recorder.clone())?,
+        };
+        Ok((report, page.zip(recorder)))
     });
-    let report = match report {
-        Ok(report) => report,
+    let (report, page) = match done {
+        Ok(done) => done,
         Err(message) => {
             _ = writeln!(err, "error: {message}");
             return 2;
         }
     };
-    _ = if cli.json {
-        writeln!(out, "{}", serde_json::to_string(&report).expect("a report is plain data"))
-    } else {
-        writeln!(out, "{report}")
-    };
+    let json = serde_json::to_string(&report).expect("a report is plain data");
+    _ = if cli.json { writeln!(out, "{json}") } else { writeln!(out, "{report}") };
+    if let Some((page, recorder)) = page {
+        if let Err(message) = page.write(&json, &recorder.timeline(lease(&cli))) {
+            _ = writeln!(err, "error: {message}");
+            return 1;
+        }
+    }
     u8::from(!report.failures.is_empty())
 }
 
@@ -328,7 +355,7 @@ const NO_NIXL: &str = "--transport nixl is not in this build: build it with --fe
     (scripts/fetch-nixl brings what that needs)";
 
 #[cfg(not(feature = "nixl"))]
-fn run_over_nixl(_: &Cli, _: &[trace::Arrival], _: String) -> Result<Report, String> {
+fn run_over_nixl(_: &Cli, _: &[trace::Arrival], _: String, _: Option<Arc<Recorder>>) -> Result<Report, String> {
     Err(NO_NIXL.into())
 }
 
@@ -352,11 +379,21 @@ fn crash_at(cli: &Cli) -> Option<Timestamp> {
     cli.crash_decode_at.map(|at| Timestamp::ZERO + Duration::from_secs_f64(at))
 }
 
+/// What is known to happen at a certain time.
+fn events(cli: &Cli) -> Vec<(Timestamp, &'static str)> {
+    let after = [
+        (Duration::ZERO, "decode engine dies"),
+        (REPLACED_AFTER, "another takes over"),
+        (TOLD_AFTER, "prefill side is told"),
+    ];
+    crash_at(cli).into_iter().flat_map(|at| after.map(|(later, what)| (at + later, what))).collect()
+}
+
 fn lease(cli: &Cli) -> Duration {
     Duration::from_secs_f64(cli.lease)
 }
 
-fn prefill(cli: &Cli, pool: BlockPool, clock: ScaledClock) -> Prefill {
+fn prefill(cli: &Cli, pool: BlockPool, clock: ScaledClock, recorder: Option<Arc<Recorder>>) -> Prefill {
     let expiry = match cli.policy {
         Policy::Release => ExpiryPolicy::Release,
         Policy::Hold => ExpiryPolicy::Hold,
@@ -372,6 +409,7 @@ fn prefill(cli: &Cli, pool: BlockPool, clock: ScaledClock) -> Prefill {
         consumers: cli.consumers,
         sabotage: cli.sabotage,
         counters: Counters::default(),
+        recorder,
         sabotaged: AtomicBool::new(false),
     }
 }
@@ -409,7 +447,7 @@ fn rank_name(engine: usize, rank: u32) -> String {
 }
 
 /// Runs the hand-off with real threads, to the end.
-fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
+fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String, recorder: Option<Arc<Recorder>>) -> Report {
     let plan = plan(cli, arrivals);
     let clock = ScaledClock::new(cli.speed);
     let faults = Faults {
@@ -420,7 +458,7 @@ fn run(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Report {
         seed: cli.seed,
     };
     let network = Network::new(faults, move || clock.now()).expect("the arguments are probabilities");
-    let prefill = prefill(cli, BlockPool::new(blocks(&plan)), clock);
+    let prefill = prefill(cli, BlockPool::new(blocks(&plan)), clock, recorder);
     let habits = habits(cli);
     let bar = progress_bar(plan.len());
 

@@ -25,6 +25,7 @@ use super::pool::{BlockPool, BlockRef, Pinned, Store};
 use super::prefill::{POLL_EVERY, Prefill, add};
 use super::rdma::{Memory, Piece, Transfer as Moving};
 use super::report::{NetworkCounts, Report};
+use super::timeline::{Recorder, ReleasedBy};
 use super::{
     Cli, PREFILL, TOLD_AFTER, account, blocks, crash_at, engines, habits, plan, prefill, progress_bar, rank_name, trace,
 };
@@ -208,7 +209,12 @@ fn accept(listener: &TcpListener, process: &mut Child) -> io::Result<TcpStream> 
 }
 
 /// Runs the hand-off with this process as the prefill side, to the end.
-pub fn run_over_nixl(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> Result<Report, String> {
+pub fn run_over_nixl(
+    cli: &Cli,
+    arrivals: &[trace::Arrival],
+    source: String,
+    recorder: Option<Arc<Recorder>>,
+) -> Result<Report, String> {
     let plan = plan(cli, arrivals);
     let total = blocks(&plan);
     let block_len = cli.block_bytes as usize;
@@ -240,7 +246,7 @@ pub fn run_over_nixl(cli: &Cli, arrivals: &[trace::Arrival], source: String) -> 
     }
 
     let clock = ScaledClock::new(cli.speed);
-    let prefill = prefill(cli, pool, clock);
+    let prefill = prefill(cli, pool, clock, recorder);
     let mut router = Router::default();
     let mut engines_up = Vec::new();
     for ((mut decode, ranks), (up_at, dies_at)) in running.into_iter().zip(engines(cli)) {
@@ -533,9 +539,10 @@ impl Pushes {
         let now = prefill.clock.now();
         if let Some(consumer) = prefill.registry.get(&agent) {
             let notified = prefill.tracker.notify_expecting(&id, consumer, prefill.consumers, now);
-            notified.release().into_iter().for_each(|release| prefill.free(release));
+            let release = notified.release();
+            release.into_iter().for_each(|release| prefill.free(release, ReleasedBy::Notification));
         }
-        guard.end(now).into_iter().for_each(|release| prefill.free(release));
+        guard.end(now).into_iter().for_each(|release| prefill.free(release, ReleasedBy::TransferEnd));
     }
 }
 

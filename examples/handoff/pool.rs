@@ -66,6 +66,8 @@ pub struct BlockPool {
     /// Last in, first out, so a released block is in use again soon, which is when a stale read hurts.
     free: Mutex<Vec<u32>>,
     peak: AtomicUsize,
+    /// The same, since somebody asked.
+    recent_peak: AtomicUsize,
 }
 
 impl BlockPool {
@@ -81,6 +83,7 @@ impl BlockPool {
             words: (0..blocks).map(|_| AtomicU64::new(0)).collect(),
             free: Mutex::new((0..blocks).rev().collect()),
             peak: AtomicUsize::new(0),
+            recent_peak: AtomicUsize::new(0),
         }
     }
 
@@ -90,6 +93,7 @@ impl BlockPool {
         let rest = free.len().checked_sub(count as usize)?;
         let taken = free.split_off(rest);
         self.peak.fetch_max(self.words.len() - rest, Ordering::Relaxed);
+        self.recent_peak.fetch_max(self.words.len() - rest, Ordering::Relaxed);
         drop(free);
         let block = |index: u32| {
             // The block is this caller's: it came off the free list. Generation + 1, allocated.
@@ -135,6 +139,12 @@ impl BlockPool {
     pub fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }
+
+    /// The most blocks that were allocated at once since this was last asked. For one thread to ask.
+    pub fn most_since_last_asked(&self) -> usize {
+        let now = self.words.len() - self.free.lock().unwrap().len();
+        self.recent_peak.swap(0, Ordering::Relaxed).max(now)
+    }
 }
 
 #[cfg(test)]
@@ -149,6 +159,7 @@ mod tests {
         assert_eq!((pool.allocated(), pool.peak()), (7, 7));
         assert_eq!(pool.free(blocks), Ok(()));
         assert_eq!((pool.allocated(), pool.peak()), (0, 7));
+        assert_eq!([pool.most_since_last_asked(), pool.most_since_last_asked()], [7, 0]);
     }
 
     #[test]

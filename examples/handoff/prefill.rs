@@ -13,13 +13,14 @@ use super::clock::ScaledClock;
 use super::decode::Router;
 use super::model::{Planned, Push};
 use super::pool::{BlockPool, BlockRef, Pinned};
+use super::timeline::{Gauges, Recorder, ReleasedBy};
 use clap::ValueEnum;
 use kvlease::pump::{Counts, OpaqueMessage, PumpConfig};
 use kvlease::transport::{NotificationSink, NotificationSource, TransportError};
 use kvlease::wire::{self, Message};
 use kvlease::{
-    Aborted, ConsumerId, ConsumerRegistry, Outcome, Pump, Release, RequestId, SendTracker, Terms, Timestamp, Tracked,
-    Transfer,
+    Aborted, ConsumerId, ConsumerRegistry, Outcome, Pump, Release, RequestId, SendTracker, Stats, Terms, Timestamp,
+    Tracked, Transfer,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -136,16 +137,28 @@ pub struct Prefill {
     pub consumers: u32,
     pub sabotage: Option<Sabotage>,
     pub counters: Counters,
+    /// Takes notes for `--report`.
+    pub recorder: Option<Arc<Recorder>>,
     /// Set once the sabotaged release has happened.
     pub sabotaged: AtomicBool,
 }
 
-/// A source that threads take turns at.
-struct Turn<'a, S>(&'a Mutex<S>);
+/// A source that threads take turns at, and the notes on what comes from it.
+struct Turn<'a, S> {
+    source: &'a Mutex<S>,
+    prefill: &'a Prefill,
+}
 
 impl<S: NotificationSource> NotificationSource for Turn<'_, S> {
     fn poll(&mut self, on: &mut dyn FnMut(&str, &[u8])) -> Result<usize, TransportError> {
-        self.0.lock().unwrap().poll(on)
+        let Some(recorder) = &self.prefill.recorder else { return self.source.lock().unwrap().poll(on) };
+        let now = self.prefill.clock.now();
+        self.source.lock().unwrap().poll(&mut |agent, message| {
+            if let Ok(Message::Heartbeat(heartbeat)) = wire::parse(message) {
+                recorder.renewed(heartbeat.ids(), now);
+            }
+            on(agent, message);
+        })
     }
 }
 
@@ -196,7 +209,10 @@ fn timeline(plan: &[Arc<Planned>]) -> Vec<(Timestamp, Task, usize)> {
 
 impl Prefill {
     /// The one place where blocks go back.
-    pub fn free(&self, release: Release<Pinned>) {
+    pub fn free(&self, release: Release<Pinned>, by: ReleasedBy) {
+        if let Some(recorder) = &self.recorder {
+            recorder.released(&release, by);
+        }
         self.addresses.lock().unwrap().remove(&release.id);
         let blocks = release.payload;
         match self.sabotage.filter(|s| *s != Sabotage::SilentStale && !self.sabotaged.swap(true, Ordering::Relaxed)) {
@@ -247,9 +263,9 @@ impl Prefill {
                 let (_, dead) = crash.take().expect("just seen");
                 let ended = self.tracker.expire_consumers(&dead, now);
                 add(&self.counters.expired_by_crash, ended.len());
-                ended.into_iter().for_each(|release| self.free(release));
+                ended.into_iter().for_each(|release| self.free(release, ReleasedBy::EngineDead));
             }
-            self.sweep(now);
+            self.step(now);
             let next = [tasks.peek().map(|(at, ..)| *at), crash.as_ref().map(|(at, _)| *at)];
             self.rest(next.into_iter().flatten().min());
         }
@@ -257,18 +273,19 @@ impl Prefill {
         // The ranks finish what they have, and go.
         drop((router, pushes));
         while !readers_gone.load(Ordering::Acquire) {
-            self.sweep(self.clock.now());
+            self.step(self.clock.now());
             self.rest(None);
         }
         // What nobody will claim any more runs out within one lease, unless the policy holds it.
         let patience = self.clock.wall() + self.clock.real(self.lease) + AT_THE_END;
         while self.tracker.stats().live > 0 && self.clock.wall() < patience {
-            self.sweep(self.clock.now());
+            self.step(self.clock.now());
             self.rest(None);
         }
         let left = self.tracker.shutdown(self.clock.now());
         add(&self.counters.left_for_shutdown, left.len());
-        left.into_iter().for_each(|release| self.free(release));
+        left.into_iter().for_each(|release| self.free(release, ReleasedBy::Shutdown));
+        self.step(self.clock.now());
     }
 
     fn track(
@@ -286,19 +303,27 @@ impl Prefill {
             terms = terms.consumers(self.consumers);
         }
         self.addresses.lock().unwrap().insert(RequestId::from(&*request.id), Arc::clone(&addresses));
+        if let Some(recorder) = &self.recorder {
+            recorder.tracking(&request.id, request.blocks, now);
+        }
         match self.tracker.track(&request.id, terms, blocks, now) {
             Ok(Tracked::Leased) => {
-                self.counters.peak_tracked.fetch_max(self.tracker.stats().live, Ordering::Relaxed);
+                let stats = self.tracker.stats();
+                self.counters.peak_tracked.fetch_max(stats.live, Ordering::Relaxed);
+                self.note_gauges(&stats, now);
                 if let Some(push) = request.push {
                     // Only fails when the transfer thread has gone, which it does after this one.
                     _ = pushes.send(PushJob { request: Arc::clone(request), push, addresses });
                 }
             }
             // All that was needed came before: every notification, or an abort.
-            Ok(Tracked::Ended(release)) => self.free(release),
+            Ok(Tracked::Ended(release)) => self.free(release, ReleasedBy::Track),
             // Nobody else has the blocks: give them back, and let the request be computed again elsewhere.
             Err(refused) => {
                 add(&self.counters.refused, 1);
+                if let Some(recorder) = &self.recorder {
+                    recorder.refused(&request.id);
+                }
                 self.addresses.lock().unwrap().remove(&*request.id);
                 if self.pool.free(refused.payload).is_err() {
                     add(&self.counters.double_released, 1);
@@ -311,7 +336,7 @@ impl Prefill {
         let counter = match self.tracker.abort(&request.id, now) {
             Aborted::Ended(ended) => {
                 if let Some(release) = ended.release() {
-                    self.free(release);
+                    self.free(release, ReleasedBy::Abort);
                 }
                 &self.counters.aborts_ended
             }
@@ -321,12 +346,32 @@ impl Prefill {
         add(counter, 1);
     }
 
-    /// What every engine step ends with. Also the place where the release of a dropped [`Transfer`]
+    /// Only the engine does, so the most that is noted is the most that is reported.
+    fn note_gauges(&self, stats: &Stats, now: Timestamp) {
+        if let Some(recorder) = &self.recorder {
+            let blocks_allocated = self.pool.most_since_last_asked() as u64;
+            let gauges = Gauges { leases: stats.live, blocks_held: stats.weight_held, blocks_allocated };
+            recorder.gauges(now, gauges);
+        }
+    }
+
+    /// What every engine step ends with.
+    fn step(&self, now: Timestamp) {
+        self.sweep(now);
+        if self.recorder.is_some() {
+            self.note_gauges(&self.tracker.stats(), now);
+        }
+    }
+
+    /// Releases what has run out. Also the place where the release of a dropped [`Transfer`]
     /// comes out, so it is called once more when all threads are done.
     pub fn sweep(&self, now: Timestamp) {
         let swept = self.tracker.sweep(now);
         add(&self.counters.overdue, swept.overdue.len());
-        swept.released.into_iter().for_each(|release| self.free(release));
+        if let Some(recorder) = &self.recorder {
+            swept.overdue.iter().for_each(|id| recorder.overdue(id, now));
+        }
+        swept.released.into_iter().for_each(|release| self.free(release, ReleasedBy::Sweep));
     }
 
     /// Idle until there is something to do: a task, or a lease that runs out.
@@ -351,8 +396,8 @@ impl Prefill {
         loop {
             // Looked at before the poll, so that what was sent before the stop is still handled.
             let last = stop.load(Ordering::Acquire);
-            let pumped = pump.step(&self.tracker, &mut Turn(source), &sink, self.clock.now());
-            pumped.released.into_iter().for_each(|release| self.free(release));
+            let pumped = pump.step(&self.tracker, &mut Turn { source, prefill: self }, &sink, self.clock.now());
+            pumped.released.into_iter().for_each(|release| self.free(release, ReleasedBy::Notification));
             pumped.opaque.into_iter().for_each(&on_opaque);
             if let Some(error) = pumped.poll_error {
                 return Err(error);
@@ -437,7 +482,7 @@ impl Prefill {
                             drop(guard);
                             add(&self.counters.pushes_failed, 1);
                         } else if let Some(release) = guard.end(now) {
-                            self.free(release);
+                            self.free(release, ReleasedBy::TransferEnd);
                         }
                     }
                 }

@@ -30,7 +30,7 @@ impl From<kvlease::transport::in_process::Counters> for NetworkCounts {
 }
 
 /// Everything worth knowing about a run. The first fields are the ones that scripts look at.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Default, Debug, Serialize)]
 pub struct Report {
     pub requests: u64,
     pub completed: u64,
@@ -134,11 +134,113 @@ fn settings(of: &serde_json::Value) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
+/// A row of a table: a number of the report, and what is said about it. Numbers are named by their place in the JSON, so
+/// that the tables here and on the page are of one making.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Row {
+    pub name: &'static str,
+    /// The number is the sum of these.
+    pub of: &'static [&'static str],
+    pub note: &'static str,
+    /// What came of it: numbers, and what they count.
+    pub found: &'static [(&'static str, &'static str)],
+    /// The argument by which it was asked for.
+    pub asked: Option<&'static str>,
+}
+
+const fn row(name: &'static str, of: &'static [&'static str], note: &'static str) -> Row {
+    Row { name, of, note, found: &[], asked: None }
+}
+
+impl Row {
+    const fn found(self, found: &'static [(&'static str, &'static str)]) -> Row {
+        Row { found, ..self }
+    }
+
+    const fn asked(self, argument: &'static str) -> Row {
+        Row { asked: Some(argument), ..self }
+    }
+
+    /// The row's number, and what is said about it, in words.
+    fn texts(&self, report: &serde_json::Value) -> [String; 3] {
+        let number = |field: &str| number(report, field).unwrap_or_default();
+        let found: Vec<_> = self.found.iter().map(|(field, what)| (number(field), *what)).collect();
+        let said = if self.note.is_empty() { listed(&found) } else { self.note.into() };
+        [self.name.into(), thousands(self.of.iter().map(|field| number(field)).sum()), said]
+    }
+}
+
+/// A number of the report by its place in the JSON: `reads.used`.
+fn number(report: &serde_json::Value, field: &str) -> Option<u64> {
+    field.split('.').try_fold(report, |value, key| value.get(key))?.as_u64()
+}
+
+pub const LEASES: &[Row] = &[
+    row("requests", &["requests"], "").found(&[("prefill.refused", "refused")]),
+    row("completed", &["completed"], "every rank has read, and said so in time"),
+    row("expired", &["expired"], "").found(&[("prefill.expired_by_crash", "because their decode engine died")]),
+    row("aborted", &["aborted"], "").found(&[("prefill.left_for_shutdown", "by the shutdown")]),
+    row("overdue", &["prefill.overdue"], "held past their deadline, by policy"),
+    row("most at once", &["peak_tracked"], "").found(&[("peak_blocks", "blocks allocated")]),
+];
+
+pub const READS: &[Row] = &[
+    row("used", &["reads.used"], "told in time, or (fire and forget) not told otherwise"),
+    row("discarded, told stale", &["reads.told_stale"], "")
+        .found(&[("reads.told_needlessly", "needlessly: the blocks were still there")]),
+    row("discarded, no verdict", &["reads.unverified"], "asked in vain"),
+    row("lost with their engine", &["reads.died"], "nothing was used"),
+    row("of released blocks", &["stale_reads"], "")
+        .found(&[("stale_reads_reported", "reported or lost with their engine")]),
+];
+
+pub const FAULTS: &[Row] = &[
+    row("message lost", &["network.lost"], "")
+        .found(&[("reads.resends", "completions sent again"), ("reads.unverified", "reads given up")])
+        .asked("loss"),
+    row("message doubled or sent again", &["network.duplicated", "reads.resends"], "")
+        .found(&[
+            ("prefill.duplicates", "duplicate"),
+            ("prefill.late_duplicates", "duplicate, lease over"),
+            ("prefill.late_completed", "late, lease completed"),
+        ])
+        .asked("duplicate"),
+    row("message delayed", &["network.delayed"], "no class of its own").asked("delay"),
+    row("message overtook others", &["network.reordered"], "no class of its own").asked("reorder"),
+    row("message malformed", &["reads.junk"], "")
+        .found(&[("prefill.malformed", "malformed"), ("prefill.foreign", "foreign")])
+        .asked("malformed_rate"),
+    row("decode engine died: reads lost", &["reads.died"], "")
+        .found(&[("prefill.expired_by_crash", "leases expired when that was reported")])
+        .asked("crash_decode_at"),
+    row("rank froze", &["reads.frozen"], "no class of its own: it renews nothing, and reads late").asked("freeze_rate"),
+    row("completion too late", &["prefill.late_expired", "prefill.late_aborted"], "")
+        .found(&[("prefill.late_expired", "late, lease expired"), ("prefill.late_aborted", "late, lease aborted")]),
+    row("completion before track", &["prefill.early"], "").found(&[("prefill.early", "early")]),
+    row("completion not countable", &["prefill.unknown", "prefill.conflicts", "prefill.not_countable"], "").found(&[
+        ("prefill.unknown", "unknown"),
+        ("prefill.conflicts", "conflicting"),
+        ("prefill.not_countable", "refused"),
+    ]),
+    row("heartbeat", &["prefill.heartbeats"], "").found(&[
+        ("prefill.renewed", "leases renewed"),
+        ("prefill.renewed_early", "early"),
+        ("prefill.renewed_late", "late"),
+    ]),
+    row("abort", &["prefill.aborts_early", "prefill.aborts_ended", "prefill.aborts_late"], "")
+        .found(&[
+            ("prefill.aborts_ended", "ended a lease"),
+            ("prefill.aborts_early", "early"),
+            ("prefill.aborts_late", "late"),
+        ])
+        .asked("abort_rate"),
+    row("transfer by the prefill side", &["prefill.pushes", "prefill.pushes_refused"], "")
+        .found(&[("prefill.pushes_refused", "refused, lease over"), ("prefill.pushes_failed", "guards dropped")])
+        .asked("push_rate"),
+];
+
 impl Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (p, r, n) = (&self.prefill, &self.reads, &self.network);
-        let row = |name: &str, count: u64, note: String| [name.to_owned(), thousands(count), note];
-
         let run = [
             ("arrivals", self.arrivals.clone()),
             ("hold times", format!("modelled: {}", self.hold_model)),
@@ -147,74 +249,14 @@ impl Display for Report {
         ];
         writeln!(f, "{}", table(["run", ""], &[], run.map(|(name, what)| [name.to_owned(), what])))?;
 
-        let leases = [
-            row("requests", self.requests, listed(&[(p.refused, "refused")])),
-            row("completed", self.completed, "every rank has read, and said so in time".into()),
-            row("expired", self.expired, listed(&[(p.expired_by_crash, "because their decode engine died")])),
-            row("aborted", self.aborted, listed(&[(p.left_for_shutdown, "by the shutdown")])),
-            row("overdue", p.overdue, "held past their deadline, by policy".into()),
-            row("most at once", self.peak_tracked, format!("and {} blocks", thousands(self.peak_blocks))),
-        ];
-        writeln!(f, "{}", table(["leases", "", ""], &[1], leases))?;
-
-        let needlessly = listed(&[(r.told_needlessly, "needlessly: the blocks were still there")]);
-        let reported = format!("{} reported or lost with their engine", thousands(self.stale_reads_reported));
-        let reads = [
-            row("used", r.used, "told in time, or (fire and forget) not told otherwise".into()),
-            row("discarded, told stale", r.told_stale, needlessly),
-            row("discarded, no verdict", r.unverified, "asked in vain".into()),
-            row("lost with their engine", r.died, "nothing was used".into()),
-            row("of released blocks", self.stale_reads, reported),
-        ];
-        writeln!(f, "{}", table(["reads", "", "says the pool, or the rank"], &[1], reads))?;
-
-        let aborts = p.aborts_early + p.aborts_ended + p.aborts_late;
-        let faults = [
-            row(
-                "message lost",
-                n.lost,
-                listed(&[(r.resends, "completions sent again"), (r.unverified, "reads given up")]),
-            ),
-            row(
-                "message doubled or sent again",
-                n.duplicated + r.resends,
-                listed(&[
-                    (p.duplicates, "duplicate"),
-                    (p.late_duplicates, "duplicate, lease over"),
-                    (p.late_completed, "late, lease completed"),
-                ]),
-            ),
-            row("message delayed", n.delayed, "no class of its own".into()),
-            row("message overtook others", n.reordered, "no class of its own".into()),
-            row("message malformed", r.junk, listed(&[(p.malformed, "malformed"), (p.foreign, "foreign")])),
-            row(
-                "completion too late",
-                p.late_expired + p.late_aborted,
-                listed(&[(p.late_expired, "late, lease expired"), (p.late_aborted, "late, lease aborted")]),
-            ),
-            row("completion before track", p.early, listed(&[(p.early, "early")])),
-            row(
-                "completion not countable",
-                p.unknown + p.conflicts + p.not_countable,
-                listed(&[(p.unknown, "unknown"), (p.conflicts, "conflicting"), (p.not_countable, "refused")]),
-            ),
-            row(
-                "heartbeat",
-                p.heartbeats,
-                listed(&[(p.renewed, "leases renewed"), (p.renewed_early, "early"), (p.renewed_late, "late")]),
-            ),
-            row(
-                "abort",
-                aborts,
-                listed(&[(p.aborts_ended, "ended a lease"), (p.aborts_early, "early"), (p.aborts_late, "late")]),
-            ),
-            row(
-                "transfer by the prefill side",
-                p.pushes + p.pushes_refused,
-                listed(&[(p.pushes_refused, "refused, lease over"), (p.pushes_failed, "guards dropped")]),
-            ),
-        ];
-        writeln!(f, "{}", table(["fault or event", "", "found to be"], &[1], faults))?;
+        let report = serde_json::to_value(self).map_err(|_| fmt::Error)?;
+        for (header, rows) in [
+            (["leases", "", ""], LEASES),
+            (["reads", "", "says the pool, or the rank"], READS),
+            (["fault or event", "", "found to be"], FAULTS),
+        ] {
+            writeln!(f, "{}", table(header, &[1], rows.iter().map(|row| row.texts(&report))))?;
+        }
 
         if self.failures.is_empty() {
             return write!(f, "ok: nothing released twice, nothing leaked, no stale read unreported");
@@ -230,5 +272,16 @@ mod tests {
     #[test]
     fn numbers_are_grouped_by_three() {
         assert_eq!([0, 999, 1_000, 12_031, 1_234_567].map(thousands), ["0", "999", "1,000", "12,031", "1,234,567"]);
+    }
+
+    #[test]
+    fn every_number_of_the_tables_is_in_the_json() {
+        let report = serde_json::to_value(Report::default()).unwrap();
+        for row in [LEASES, READS, FAULTS].concat() {
+            for field in row.of.iter().chain(row.found.iter().map(|(field, _)| field)) {
+                assert_eq!(number(&report, field), Some(0), "{field}");
+            }
+        }
+        assert_eq!(number(&report, "reads.unused"), None);
     }
 }
