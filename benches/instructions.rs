@@ -20,7 +20,7 @@ use std::{env, fs};
 /// An operation, how often to do it (the first count of the two), and what does it so often.
 type Operation = (&'static str, u64, fn(u64));
 
-const OPERATIONS: [Operation; 9] = [
+const OPERATIONS: &[Operation] = &[
     ("map: insert", 4_000, map_insert),
     ("map: get", 10_000, map_get),
     ("map: get and compare_remove", 4_000, map_compare_remove),
@@ -30,6 +30,14 @@ const OPERATIONS: [Operation; 9] = [
     ("tracker: sweep, nothing of 16,384 due", 50_000, tracker_sweep),
     ("pump: heartbeat of 2,000 ids, from bytes", 5, pump_heartbeat),
     ("wire: parse a completion", 10_000, wire_parse),
+    #[cfg(feature = "metrics")]
+    ("metrics: the end of a lease, for the histogram", 1_000_000, metrics_ended),
+    #[cfg(feature = "metrics")]
+    ("metrics: publish the tracker, nothing tracked", 50_000, metrics_publish_idle),
+    #[cfg(feature = "metrics")]
+    ("metrics: publish the tracker, 16,384 leases", 50, metrics_publish),
+    #[cfg(feature = "metrics")]
+    ("metrics: publish the pump", 100_000, metrics_publish_pump),
 ];
 
 /// By how much an operation may need more than its baseline.
@@ -160,6 +168,57 @@ fn wire_parse(n: u64) {
     }
 }
 
+/// What the metrics cost, with the recorder that a worker would have. Its clock is calibrated when it is first read, which
+/// takes some million instructions more or less: so each is done very often.
+#[cfg(feature = "metrics")]
+fn with_recorder<T>(make: impl FnOnce() -> T) -> T {
+    use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+    let buckets = kvlease::metrics::LEASE_AGE_BUCKETS;
+    let builder = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Full(kvlease::metrics::LEASE_AGE.into()), buckets)
+        .expect("there are buckets");
+    metrics::with_local_recorder(&builder.build_recorder(), make)
+}
+
+#[cfg(feature = "metrics")]
+fn metrics_ended(n: u64) {
+    let metrics = with_recorder(kvlease::metrics::TrackerMetrics::new);
+    let age = std::time::Duration::from_millis(250);
+    let id = Id::new(7).as_str().into();
+    let release = kvlease::Release { id, outcome: kvlease::Outcome::Completed, payload: (), weight: 0, age };
+    for _ in 0..n {
+        metrics.ended(black_box(&release));
+    }
+}
+
+#[cfg(feature = "metrics")]
+fn publish(n: u64, leases: u64) {
+    let metrics = with_recorder(kvlease::metrics::TrackerMetrics::new);
+    let tracker = tracker_of(leases);
+    for i in 0..n {
+        metrics.publish(&tracker, Timestamp::from_millis(i));
+    }
+}
+
+#[cfg(feature = "metrics")]
+fn metrics_publish_idle(n: u64) {
+    publish(n, 0);
+}
+
+#[cfg(feature = "metrics")]
+fn metrics_publish(n: u64) {
+    publish(n, 16_384);
+}
+
+#[cfg(feature = "metrics")]
+fn metrics_publish_pump(n: u64) {
+    let metrics = with_recorder(kvlease::metrics::PumpMetrics::new);
+    let pump = kvlease::Pump::new(Default::default(), Default::default());
+    for _ in 0..n {
+        metrics.publish(black_box(&pump));
+    }
+}
+
 /// Instructions that this program takes for `count` times `operation`, from its start to its end.
 fn collected(operation: &str, count: u64) -> Result<u64, String> {
     let program = env::current_exe().map_err(|error| error.to_string())?;
@@ -200,20 +259,20 @@ fn compare() -> Result<bool, String> {
     };
     let mut now = Baseline { rustc: rustc(), instructions: BTreeMap::new() };
     let mut within = true;
-    println!("{:<44} {:>12} {:>12} {:>8}", "instructions", "baseline", "now", "change");
-    for (name, count, _) in OPERATIONS {
+    println!("{:<47} {:>12} {:>12} {:>8}", "instructions", "baseline", "now", "change");
+    for &(name, count, _) in OPERATIONS {
         let each = (collected(name, 2 * count)? - collected(name, count)?) as f64 / count as f64;
         let each = (each * 10.0).round() / 10.0;
         now.instructions.insert(name.to_owned(), each);
         let before = baseline.as_ref().and_then(|baseline| baseline.instructions.get(name));
         let Some(&before) = before else {
-            println!("{name:<44} {:>12} {each:>12.1} {:>8}", "-", "new");
+            println!("{name:<47} {:>12} {each:>12.1} {:>8}", "-", "new");
             within &= renew;
             continue;
         };
         let change = each / before - 1.0;
         let verdict = if change > TOLERANCE { "  TOO MUCH" } else { "" };
-        println!("{name:<44} {before:>12.1} {each:>12.1} {:>+7.1}%{verdict}", 100.0 * change);
+        println!("{name:<47} {before:>12.1} {each:>12.1} {:>+7.1}%{verdict}", 100.0 * change);
         within &= change <= TOLERANCE || renew;
     }
     if let Some(baseline) = baseline.filter(|baseline| baseline.rustc != now.rustc) {

@@ -31,6 +31,7 @@
 //! * [`transport`]: where messages come from and go to: an in-process network to test with and, by feature `nixl`, the
 //!   real NIXL.
 //! * [`pump`]: from a transport to the tracker, with bounded work and everything counted.
+//! * `metrics`, by that feature: what tracker and pump count, as metrics.
 //! * [`ConsumerRegistry`]: agent names as small [`ConsumerId`]s, and which replies they take.
 //!
 //! # An engine step
@@ -61,7 +62,10 @@
 //!
 //! # Features
 //!
-//! * `tracing` (default): warnings of the pump, at a limited rate.
+//! * `tracing` (default): an [event](docs::outcomes#in-the-log) for each lease that ends, at debug level; warnings of the
+//!   pump, at a limited rate.
+//! * `metrics`: the module of that name: gauges, counters and a histogram through the `metrics` facade, for
+//!   Prometheus, say. Costs the calls nothing.
 //! * `nixl`: [`transport`] over the real NIXL. Its build takes g++ and libclang, and finds the library at run time.
 //!
 //! # Progress and cost
@@ -80,6 +84,8 @@ pub mod docs;
 mod id;
 mod lease;
 pub mod map;
+#[cfg(all(feature = "metrics", not(any(kvlease_loom, kvlease_shuttle))))]
+pub mod metrics;
 #[cfg(all(test, kvlease_loom))]
 #[cfg_attr(not(kvlease_loom_epoch), path = "../loom-tests/models/mod.rs")]
 #[cfg_attr(kvlease_loom_epoch, path = "../loom-epoch-tests/models/mod.rs")]

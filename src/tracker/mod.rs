@@ -14,6 +14,7 @@
 mod config;
 mod counters;
 mod graveyard;
+mod log;
 mod outcome;
 mod stats;
 mod transfer;
@@ -80,6 +81,8 @@ type LeaseRef<'g, P> = Entry<'g, RequestId, LeaseEntry<P>>;
 ///
 /// **Memory ordering.** Whatever a thread did before a call that had an effect on a lease (counted a
 /// notification, ended a transfer) is visible to whoever is given that lease's release.
+///
+/// **Events.** With the feature `tracing`, [one](crate::docs::outcomes#in-the-log) at debug level for each lease that ends.
 ///
 /// **Panics.** None of its own. A payload that is still there when the tracker is dropped is dropped with it.
 ///
@@ -293,6 +296,7 @@ impl<P: Send + 'static> SendTracker<P> {
         self.tracked[stripe()].fetch_add(ONE_TRACKED, Ordering::Relaxed);
         self.count_end(Outcome::Completed);
         self.counters.add(Counter::Released, 1);
+        log::ended_at_once(id, terms.weight);
         Absent::Done(Ok(Tracked::Ended(Release {
             id: RequestId::from(id),
             outcome: Outcome::Completed,
@@ -331,6 +335,7 @@ impl<P: Send + 'static> SendTracker<P> {
             if let AbortEffect::Ended(end) = entry.value().abort(self.tombstone_until(now)) {
                 if !end.released {
                     // A transfer has begun meanwhile, so it was tracked; its release comes with the end of that.
+                    log::ended(entry.key(), entry.value(), end, now);
                     self.count_end(end.outcome);
                     return Ok(Tracked::Leased);
                 }
@@ -871,6 +876,33 @@ impl<P: Send + 'static> SendTracker<P> {
         oldest.into_sorted_vec().into_iter().map(|by_age| by_age.0).collect()
     }
 
+    /// How long ago the oldest of those leases was tracked whose payload has not been handed out; `None` if there is
+    /// none.
+    ///
+    /// For a gauge that is read every some seconds: it looks at every slot, of which there are as many as there ever
+    /// were leases and tombstones at once, but copies nothing. Wait-free; holds memory back while it runs.
+    ///
+    /// ```
+    /// use kvlease::{SendTracker, Terms, Timestamp};
+    /// use std::time::Duration;
+    ///
+    /// let tracker = SendTracker::new();
+    /// assert_eq!(tracker.oldest_age(Timestamp::ZERO), None);
+    /// let _ = tracker.track("r", Terms::until(Timestamp::from_secs(30)), (), Timestamp::from_secs(1)).unwrap();
+    /// let _ = tracker.track("s", Terms::until(Timestamp::from_secs(30)), (), Timestamp::from_secs(3)).unwrap();
+    /// assert_eq!(tracker.oldest_age(Timestamp::from_secs(5)), Some(Duration::from_secs(4)));
+    /// ```
+    pub fn oldest_age(&self, now: Timestamp) -> Option<Duration> {
+        let guard = pin();
+        let tracked_at = |slot| {
+            let entry = self.map.by_index(slot, &guard)?;
+            let lease = entry.value();
+            holds_payload(lease.load()).then(|| lease.stamp())
+        };
+        let oldest = (0..self.map.slots().allocated as u32).filter_map(tracked_at).min()?;
+        Some(now.saturating_since(Timestamp::from_millis(oldest)))
+    }
+
     /// What is known of one id: a lease that is live, or has ended and is remembered. Says, for example, who
     /// had notified when a lease expired.
     ///
@@ -899,8 +931,7 @@ impl<P: Send + 'static> SendTracker<P> {
         (0..self.map.slots().allocated as u32).filter_map(move |slot| {
             let entry = self.map.by_index(slot, &guard)?;
             let word = entry.value().load();
-            let holds_payload = word.is_live() || (word.outcome().is_some() && word.transfers() > 0);
-            holds_payload.then(|| info(&entry, word))
+            holds_payload(word).then(|| info(&entry, word))
         })
     }
 
@@ -976,11 +1007,45 @@ impl<P: Send + 'static> SendTracker<P> {
         }
     }
 
-    /// Counts the end of a lease, and hands its payload out if no transfer is in flight.
+    /// Counts and logs the end of a lease, and hands its payload out if no transfer is in flight.
     ///
     /// # Safety
     /// The caller made the transition that gave `end` for this entry, and calls this once for it.
     unsafe fn release(&self, entry: &LeaseRef<'_, P>, end: End, now: Timestamp, guard: &Guard) -> Option<Release<P>> {
+        if log::listening() {
+            // SAFETY: the caller's.
+            return unsafe { self.release_and_log(entry, end, now, guard) };
+        }
+        // SAFETY: the caller's.
+        unsafe { self.count_and_release(entry, end, now, guard) }
+    }
+
+    /// # Safety
+    /// As for [`release`](Self::release).
+    #[cold]
+    unsafe fn release_and_log(
+        &self,
+        entry: &LeaseRef<'_, P>,
+        end: End,
+        now: Timestamp,
+        guard: &Guard,
+    ) -> Option<Release<P>> {
+        // SAFETY: the caller's.
+        let release = unsafe { self.count_and_release(entry, end, now, guard) };
+        // Last, so that nothing is left half done while somebody else's code runs.
+        log::ended(entry.key(), entry.value(), end, now);
+        release
+    }
+
+    /// # Safety
+    /// As for [`release`](Self::release).
+    unsafe fn count_and_release(
+        &self,
+        entry: &LeaseRef<'_, P>,
+        end: End,
+        now: Timestamp,
+        guard: &Guard,
+    ) -> Option<Release<P>> {
         self.count_end(end.outcome);
         if !end.released {
             return None;
@@ -1100,6 +1165,11 @@ impl<P: Send + 'static> fmt::Debug for SendTracker<P> {
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
+}
+
+/// Whether the payload has not been handed out yet.
+fn holds_payload(word: Word) -> bool {
+    word.is_live() || (word.outcome().is_some() && word.transfers() > 0)
 }
 
 /// What a debug dump shows of an entry that is, or was, a lease.
