@@ -193,6 +193,31 @@ fn the_map_while_it_grows() {
 }
 
 #[test]
+fn a_length_read_meanwhile_counts_no_slot_given_back_that_it_has_not_seen_taken() {
+    for _ in 0..ROUNDS {
+        let map = CasMap::<u64, u64>::new();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let pinned = map.pin();
+                for step in 0..STEPS as u64 / 4 {
+                    let entry = pinned.insert(step, 0).unwrap();
+                    let entry = pinned.compare_replace(&entry, 1).unwrap();
+                    assert!(pinned.compare_remove(&entry));
+                }
+                done.store(true, Relaxed); // no edge: the reader has to see it all by itself
+            });
+            while !done.load(Relaxed) {
+                // One entry, and the slot of its next value. A difference below zero would be huge.
+                assert!(map.len() <= 2, "{}", map.len());
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(map.len(), 0);
+    }
+}
+
+#[test]
 fn a_map_dropped_while_others_hold_guards_drops_each_value_once() {
     for _ in 0..ROUNDS {
         let alive = Arc::new(AtomicUsize::new(0));

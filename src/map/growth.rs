@@ -210,6 +210,11 @@ impl Indexes {
         }
     }
 
+    /// How many buckets each index has, the current one first.
+    pub(super) fn buckets(&self, guard: &Guard) -> Vec<usize> {
+        std::iter::successors(Some(self.current(guard)), |index| index.next()).map(Index::len).collect()
+    }
+
     /// All valid references, by index.
     pub(super) fn references(&self, guard: &Guard) -> Vec<Vec<Ref>> {
         let mut all = Vec::new();

@@ -923,6 +923,11 @@ where
         self.indexes.begin_growth(guard);
     }
 
+    /// How many buckets each index has: of one, unless a move is on.
+    pub(crate) fn buckets(&self, guard: &Guard) -> Vec<usize> {
+        self.indexes.buckets(guard)
+    }
+
     /// Moves the bucket of this key, if a move is on, as an insert does that finds it frozen.
     pub(crate) fn move_bucket_of<Q: Hash>(&self, key: &Q, guard: &Guard) {
         self.indexes.newest(self.hash(key), &|reference| self.is_alive(reference), guard);
