@@ -1,9 +1,10 @@
 //! The map, against a plain ordered map as its specification.
 
 use super::explorer::{name, outcomes};
-use super::harness::{Model, Role};
+use super::harness::{Model, Owned, Role};
 use super::scripts::*;
-use crate::map::pin;
+use crate::map::{Handle, pin};
+use crate::sync::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 
 struct Scene {
@@ -219,6 +220,49 @@ fn growth_by_two_and_a_removal() {
         Model::new("map: move ‖ move ‖ remove", "nothing is left").bound(2),
         &[Insert(10, 1), Grow],
         &[&[Insert(20, 2)], &[Insert(30, 3)], &[Remove(10)]],
+    );
+}
+
+#[test]
+fn growth_and_removals() {
+    // A mover that is overtaken by removals again and again, in a bucket that is full.
+    model(
+        Model::new("map: move ‖ remove, remove, remove", "nothing is left").bound(3),
+        &[Insert(10, 1), Insert(20, 2), Insert(30, 3), Grow],
+        &[&[Move(10)], &[Remove(10), Remove(20), Remove(30)]],
+    );
+}
+
+#[test]
+fn handles() {
+    // A handle is a number, and may be handed on by an access that orders nothing.
+    struct Passed {
+        map: Map,
+        /// One more than its bits, or 0.
+        handle: AtomicU64,
+    }
+    fn insert(scene: &'static Passed) -> Vec<String> {
+        let guard = pin();
+        let Ok(entry) = scene.map.insert(Key(Owned::new(1)), Owned::new(1), &guard) else {
+            unreachable!("it is empty")
+        };
+        scene.handle.swap(entry.handle().to_bits() + 1, Ordering::Relaxed);
+        vec!["inserted".into()]
+    }
+    fn follow(scene: &'static Passed) -> Vec<String> {
+        let Some(bits) = scene.handle.load(Ordering::Relaxed).checked_sub(1) else { return vec!["none".into()] };
+        let guard = pin();
+        let entry = scene.map.by_handle(Handle::from_bits(bits), &guard);
+        entry.inspect(|entry| {
+            entry.key().0.read();
+            entry.value().read();
+        });
+        vec![entry.map_or("not yet", |_| "found").into()]
+    }
+    Model::new("map: insert, hand the handle on ‖ by_handle", "publication").run(
+        || Passed { map: map_of(1), handle: AtomicU64::new(0) },
+        &[insert, follow],
+        |_, answers| name(&answers, ""),
     );
 }
 

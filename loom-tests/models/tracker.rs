@@ -512,26 +512,50 @@ fn shutdown_notify_track_of_three() {
     );
 }
 
+/// `a` and `b` are leased, with room for so many tombstones.
+fn two_leased(tombstones: usize) -> Scene {
+    let scene = Scene::new(&[]);
+    let config = Config { tombstone_capacity: tombstones, ..scene.tracker.config().clone() };
+    let scene = Scene { tracker: SendTracker::with_config(config), payloads: &[1, 2], ..scene };
+    scene.track(1, 1);
+    let terms = Terms::until(at(10)).consumers(1).waits_for(rank(1));
+    assert!(scene.tracker.track("b", terms, Owned::new(2), at(5)).unwrap().release().is_none());
+    scene
+}
+
+fn abort_b(scene: &'static Scene) -> Answer {
+    match scene.tracker.abort("b", at(5)) {
+        Aborted::Ended(ended) => scene.ended("aborted", ended),
+        other => scene.plain(other),
+    }
+}
+
+#[test]
+fn two_ends_with_room_for_both() {
+    // Neither puts the other's tombstone out.
+    fn close(scene: &'static Scene, answers: Vec<Answer>) -> String {
+        for id in ["a", "b"] {
+            assert_eq!(scene.tracker.lease(id).and_then(|lease| lease.outcome), Some(Outcome::Aborted), "{id}");
+        }
+        scene.close(answers)
+    }
+    Model::new("tracker: abort ‖ abort of another", "I5").run(
+        || two_leased(2),
+        &[|s: &'static Scene| s.abort(), abort_b],
+        close,
+    );
+}
+
 #[test]
 fn eviction_and_late_notify() {
     // Room for one tombstone: the end of `b` evicts that of `a`. Late, or early again.
-    fn abort_b(scene: &'static Scene) -> Answer {
-        match scene.tracker.abort("b", at(5)) {
-            Aborted::Ended(ended) => scene.ended("aborted", ended),
-            other => scene.plain(other),
-        }
-    }
     fn close(scene: &'static Scene, mut answers: Vec<Answer>) -> String {
         answers[0].earlier.push((1, Outcome::Aborted));
         scene.close(answers)
     }
     Model::new("tracker: eviction of a tombstone ‖ late notify", "I5 I7").run(
         || {
-            let scene = Scene::with(&[], |config| config.tombstone_capacity = 1);
-            let scene = Scene { payloads: &[1, 2], ..scene };
-            scene.track(1, 1);
-            let terms = Terms::until(at(10)).consumers(1).waits_for(rank(1));
-            assert!(scene.tracker.track("b", terms, Owned::new(2), at(5)).unwrap().release().is_none());
+            let scene = two_leased(1);
             assert_eq!(scene.abort().text, "aborted");
             scene
         },

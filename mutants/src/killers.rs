@@ -1,6 +1,7 @@
 //! What may notice a fault: builds it and runs it, in a copy of the tree.
 
 use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -108,7 +109,7 @@ pub struct Copy {
     number: u32,
 }
 
-/// How many seconds one model may take in each round.
+/// How many seconds of processor time one model may take in each round.
 const ROUNDS: [u64; 3] = [3, 12, 60];
 
 impl Copy {
@@ -152,7 +153,7 @@ impl Copy {
         if killer.is_loom() {
             return self.run_models(killer, &program, patience);
         }
-        let limit = if killer.kind == Kind::Shuttle { 300 } else { 120 };
+        let limit = if killer.kind == Kind::Unit { 60 } else { 120 };
         let mut command = vec![program.to_string_lossy().into_owned(), "-q".into()];
         command.extend(Some(killer.filter.clone()).filter(|filter| !filter.is_empty()));
         self.judge(killer, &self.spawn(&command, limit))
@@ -222,7 +223,7 @@ impl Copy {
         };
         match said.code {
             Some(0) => Run::Passed,
-            Some(124 | 137) => Run::OutOfTime,
+            _ if said.killed => Run::OutOfTime,
             _ => {
                 let failed: Vec<Killer> = said.failed_tests().map(|test| killer.with_filter(test)).collect();
                 let first = failed.iter().find(|test| test.is_certain()).or(failed.first());
@@ -267,11 +268,13 @@ impl Copy {
         }
     }
 
-    /// Runs a command with a limit of time and memory: a fault may loop or leak.
+    /// Runs a command with a limit of time and memory: a fault may loop or leak. Of processor time, so that it says the
+    /// same on a machine that others use, too; of real time only in case that everything waits.
     fn spawn(&self, command: &[String], limit: u64) -> io::Result<Said> {
         let start = Instant::now();
+        let script = format!("ulimit -v 16000000 -t {limit}; exec timeout -k 5 {} \"$@\"", 10 * limit);
         let output = Command::new("bash")
-            .args(["-c", "ulimit -v 16000000; exec timeout -k 5 \"$@\"", "mutants", &limit.to_string()])
+            .args(["-c", &script, "mutants"])
             .args(command.iter().filter(|word| !word.is_empty()))
             .current_dir(&self.root)
             .env("CARGO_TARGET_DIR", self.base.join("target"))
@@ -286,6 +289,7 @@ impl Copy {
             .output()?;
         Ok(Said {
             code: output.status.code(),
+            killed: output.status.signal() == Some(9) || matches!(output.status.code(), Some(124 | 137)),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
             took: start.elapsed(),
@@ -310,6 +314,8 @@ impl Copy {
 
 struct Said {
     code: Option<i32>,
+    /// For it took too long.
+    killed: bool,
     stdout: String,
     stderr: String,
     took: Duration,

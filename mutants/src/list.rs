@@ -26,7 +26,10 @@ pub struct Fault {
     pub breaks: String,
     #[serde(default)]
     pub killers: Vec<String>,
+    /// Why nothing that is promised changes.
     pub equivalent: Option<String>,
+    /// Why something does, and yet nothing at hand can notice it.
+    pub unseen: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -43,6 +46,10 @@ impl Fault {
             1 => Ok(source.replacen(&self.old, &self.new, 1)),
             n => Err(format!("its text occurs {n} times in {}", self.file)),
         }
+    }
+
+    pub fn should_survive(&self) -> bool {
+        self.equivalent.is_some() || self.unseen.is_some()
     }
 
     /// Which part of `source` it really changes: `old` without what it has in common with `new` at both ends.
@@ -72,7 +79,7 @@ impl List {
             if !names.insert(&fault.name) {
                 complaints.push(format!("{}: two have this name", fault.name));
             }
-            if fault.killers.is_empty() && fault.equivalent.is_none() {
+            if fault.killers.is_empty() && !fault.should_survive() {
                 complaints.push(format!("{}: no killer is named", fault.name));
             }
         }

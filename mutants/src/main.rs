@@ -7,7 +7,7 @@
 //!   --accesses    only lists the orderings in the code, each with the fault that weakens it
 //!   --smoke N     the named faults and, in turn, N others that are sure to be noticed: by what noticed them last
 //!   --stale       only faults whose file has changed since they were tried, or that never were
-//!   --all         those that are said to be equivalent, too
+//!   --all         those of which it is said that nothing can notice them, too
 //!   --cheap       neither models nor Miri
 //!   --named       only the killers that a fault names
 //!   --patience N  seconds for the models that a fault names (150), and half as many for all others
@@ -31,8 +31,8 @@
 //! first; then all others. At the end each that has killed something is run on the tree without a fault: one that
 //! fails there, too, proves nothing. Every verdict goes into the report.
 //!
-//! The exit code is 1 when a fault survives that is not shown to be equivalent, or is noticed although it is said to be,
-//! does not apply (its text must be there exactly once) or does not compile.
+//! The exit code is 1 when a fault survives for which the list gives no reason, or is noticed in spite of one, does not
+//! apply (its text must be there exactly once) or does not compile.
 
 mod killers;
 mod list;
@@ -162,10 +162,11 @@ fn seek(copy: &Copy, fault: &Fault, options: &Options, last: Option<&Verdict>) -
             Run::NotCompiled(error) => return Err(format!("{killer}: {error}")),
         }
     }
-    Ok(match fault.equivalent {
-        _ if options.cheap || options.named || options.smoke.is_some() => Judgement::Open,
-        Some(_) => Judgement::Of(Verdict::Equivalent),
-        None => Judgement::Of(Verdict::Survived),
+    let asked_all = !options.cheap && !options.named && options.smoke.is_none();
+    Ok(match (asked_all, fault.should_survive()) {
+        (false, _) => Judgement::Open,
+        (true, true) => Judgement::Of(Verdict::Unnoticed),
+        (true, false) => Judgement::Of(Verdict::Survived),
     })
 }
 
@@ -183,7 +184,7 @@ fn choose<'a>(list: &'a List, report: &Report, options: &Options, tree: &Path) -
             .filter(|(i, _)| mine(*i))
             .map(|(_, fault)| fault)
             .filter(|fault| options.names.is_empty() || is_named(fault))
-            .filter(|fault| fault.equivalent.is_none() || options.all)
+            .filter(|fault| !fault.should_survive() || options.all)
             .filter(|fault| !options.stale || !report.is_fresh(fault))
             .collect();
     };
@@ -224,14 +225,14 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let copy = Copy::of(&tree)?;
     let start = Instant::now();
     let mut kills: BTreeMap<Killer, Vec<&Fault>> = BTreeMap::new();
-    let (mut killed, mut equivalent, mut survivors, mut broken) = (0, 0, 0, 0);
+    let (mut killed, mut unnoticed, mut survivors, mut broken) = (0, 0, 0, 0);
     for (i, fault) in chosen.iter().enumerate() {
         let begun = Instant::now();
         let judgement = judge(&copy, fault, &options, report.verdict(fault))?;
         let said = match &judgement {
             Judgement::Of(Verdict::Killed { by, .. }) => format!("killed by {by}"),
             Judgement::Of(Verdict::Stuck { by }) => format!("killed by {by}, which does not end"),
-            Judgement::Of(Verdict::Equivalent) => "equivalent".into(),
+            Judgement::Of(Verdict::Unnoticed) => "not noticed, as is said".into(),
             Judgement::Open => "NOT NOTICED by those that were asked".into(),
             Judgement::Of(Verdict::Survived) => "SURVIVES".into(),
             Judgement::Broken(error) => format!("BROKEN: {error}"),
@@ -241,12 +242,12 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
             Judgement::Of(Verdict::Killed { by, .. } | Verdict::Stuck { by }) => {
                 kills.entry(by.clone()).or_default().push(fault);
                 killed += 1;
-                if fault.equivalent.is_some() {
-                    println!("    but it is said to be equivalent");
+                if fault.should_survive() {
+                    println!("    but it is said that nothing can notice it");
                     broken += 1;
                 }
             }
-            Judgement::Of(Verdict::Equivalent) => equivalent += 1,
+            Judgement::Of(Verdict::Unnoticed) => unnoticed += 1,
             Judgement::Of(Verdict::Survived) | Judgement::Open => survivors += 1,
             Judgement::Broken(_) => broken += 1,
         }
@@ -279,7 +280,7 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
         }
     }
     println!(
-        "{} faults: {killed} killed, {equivalent} equivalent, {survivors} survive, {broken} broken; {unsound} killers \
+        "{} faults: {killed} killed, {unnoticed} rightly not, {survivors} survive, {broken} broken; {unsound} killers \
          fail without a fault; {} min",
         chosen.len(),
         start.elapsed().as_secs() / 60

@@ -22,8 +22,8 @@ pub enum Verdict {
         by: Killer,
     },
     Survived,
-    /// Nothing noticed what is said to be equivalent.
-    Equivalent,
+    /// As is said of it.
+    Unnoticed,
 }
 
 #[derive(Clone)]
@@ -40,7 +40,8 @@ pub struct Report {
     files: HashMap<String, u32>,
 }
 
-const UNNOTICED: &str = "equivalent, and nothing has noticed it";
+const EQUIVALENT: &str = "equivalent";
+const UNSEEN: &str = "nothing at hand can notice it";
 const HEAD: &str = "# What notices each deliberate fault
 
 This file is written by `.ci/mutants`: a run writes the rows of the faults that it has tried, and keeps the others.
@@ -87,16 +88,23 @@ impl Report {
             let (count, said, seconds) = match verdict {
                 Some(Verdict::Killed { by, seconds }) => ("1 killed", format!("`{by}`"), seconds.to_string()),
                 Some(Verdict::Stuck { by }) => ("1 killed", format!("`{by}`, which does not end"), String::new()),
-                Some(Verdict::Survived) => ("3 survive", "**survives**".into(), String::new()),
-                _ => match &fault.equivalent {
-                    Some(why) if verdict.is_some() => ("2 equivalent", format!("{UNNOTICED}: {why}"), String::new()),
-                    Some(why) => ("4 not tried", format!("equivalent, but not tried: {why}"), String::new()),
-                    None => ("4 not tried", "not tried".into(), String::new()),
-                },
+                Some(Verdict::Survived) => ("4 survive", "**survives**".into(), String::new()),
+                _ => {
+                    let (count, kind, why) = match (&fault.equivalent, &fault.unseen) {
+                        (Some(why), _) => ("2 equivalent", EQUIVALENT, why),
+                        (None, Some(why)) => ("3 that nothing at hand can notice", UNSEEN, why),
+                        (None, None) => ("5 not tried", "", &String::new()),
+                    };
+                    match (verdict, kind) {
+                        (None, "") => ("5 not tried", "not tried".into(), String::new()),
+                        (None, _) => ("5 not tried", format!("not tried. {kind}: {why}"), String::new()),
+                        (Some(_), _) => (count, format!("{kind}: {why}"), String::new()),
+                    }
+                }
             };
             *counts.entry(count).or_default() += 1;
             let stale = if verdict.is_some() && !self.is_fresh(fault) {
-                *counts.entry("5 of these before their file changed").or_default() += 1;
+                *counts.entry("6 of these before their file changed").or_default() += 1;
                 STALE
             } else {
                 ""
@@ -132,8 +140,8 @@ impl Row {
         let killer = || Killer::parse(said.strip_prefix('`')?.split('`').next()?).ok();
         let verdict = if said.starts_with("**") {
             Verdict::Survived
-        } else if said.starts_with(UNNOTICED) {
-            Verdict::Equivalent
+        } else if said.starts_with(EQUIVALENT) || said.starts_with(UNSEEN) {
+            Verdict::Unnoticed
         } else if said.contains("which does not end") {
             Verdict::Stuck { by: killer()? }
         } else {

@@ -350,13 +350,17 @@ impl<K, V> SlotPool<K, V> {
     #[cold]
     fn alloc_slow(&self, mine: usize) -> Option<u32> {
         // Slots come back on the stripe of the thread that collected them, which may be another one's.
-        (1..STRIPES).find_map(|i| self.pop((mine + i) % STRIPES)).or_else(|| {
+        // Relaxed: a look whether to try.
+        let others = (1..STRIPES).map(|i| (mine + i) % STRIPES);
+        let mut filled = others.filter(|stripe| Stack(self.free[*stripe].load(Ordering::Relaxed)).top() != 0);
+        filled.find_map(|stripe| self.pop(stripe)).or_else(|| {
             // AcqRel: pairs with `len`.
             let index = u32::try_from(self.fresh.fetch_add(1, Ordering::AcqRel)).ok()?;
             self.slots.get_or_alloc(index).map(|_| index)
         })
     }
 
+    #[inline]
     fn pop(&self, stripe: usize) -> Option<u32> {
         let stack = &self.free[stripe];
         // Acquire (here and on failure): pairs with the Release of `push_free`, so that `link` is the

@@ -730,3 +730,28 @@ impl<'a, P> Iterator for Run<'a, '_, '_, P> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Timestamp;
+    use crate::transport::in_process::{Faults, Network};
+
+    #[test]
+    fn those_who_are_gone_take_no_memory_even_where_nobody_is_forgotten_for_silence() {
+        let network = Network::new(Faults::default(), || Timestamp::ZERO).unwrap();
+        let (mut prefill, tracker) = (network.agent("prefill-0"), SendTracker::<()>::new());
+        let sink = prefill.sender();
+        let config = PumpConfig { forget_after: None, ..PumpConfig::default() };
+        let mut pump = Pump::new(config, Arc::new(ConsumerRegistry::new()));
+        for n in 0..100 {
+            let name = format!("decode-{n}");
+            let decode = network.agent(&name);
+            decode.send("prefill-0", b"cmpl-7:1").unwrap();
+            let _ = pump.step(&tracker, &mut prefill, &sink, Timestamp::ZERO);
+            assert_eq!((pump.heard.len(), pump.agents.len()), (1, 1));
+            assert!(pump.agents_gone(&[&name], &tracker, Timestamp::ZERO).is_empty());
+            assert_eq!((pump.heard.len(), pump.agents.len()), (0, 0));
+        }
+    }
+}
