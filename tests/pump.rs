@@ -171,6 +171,19 @@ fn a_step_does_no_more_than_its_limit_and_the_rest_waits_in_order() {
 }
 
 #[test]
+fn a_heartbeat_without_ids_is_work_too() {
+    let mut rig = Rig::new(PumpConfig { work_limit: 2, ..PumpConfig::default() });
+    let a = rig.network.agent("a");
+    for _ in 0..5 {
+        a.send("prefill", b"HB:").unwrap();
+    }
+    for (messages, waiting) in [(2, 3), (2, 1), (1, 0)] {
+        let pumped = rig.step();
+        assert_eq!((pumped.counts.heartbeats.messages, pumped.waiting), (messages, waiting));
+    }
+}
+
+#[test]
 fn a_heartbeat_of_thousands_of_ids_is_done_in_parts() {
     let mut rig = Rig::new(PumpConfig { work_limit: 300, ..PumpConfig::default() });
     let a = rig.network.agent("a");

@@ -153,7 +153,11 @@ impl Copy {
         if killer.is_loom() {
             return self.run_models(killer, &program, patience);
         }
-        let limit = if killer.kind == Kind::Unit { 60 } else { 120 };
+        let limit = match (killer.kind, &*killer.target) {
+            (Kind::Test, "pump" | "pump_log" | "transport" | "consumer" | "faults" | "bad_input" | "wire") => 8,
+            (Kind::Unit, _) => 30,
+            _ => 120,
+        };
         let mut command = vec![program.to_string_lossy().into_owned(), "-q".into()];
         command.extend(Some(killer.filter.clone()).filter(|filter| !filter.is_empty()));
         self.judge(killer, &self.spawn(&command, limit))

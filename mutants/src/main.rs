@@ -136,11 +136,12 @@ fn seek(copy: &Copy, fault: &Fault, options: &Options, last: Option<&Verdict>) -
     if let Some(Verdict::Killed { by, .. } | Verdict::Stuck { by }) = last {
         killers.push((by.clone(), options.patience));
     }
-    if options.smoke.is_none() {
+    // In the smoke run, only if that is not known.
+    if options.smoke.is_none() || killers.is_empty() {
         let mut named = fault.killers.iter().map(|name| Killer::parse(name)).collect::<Result<Vec<_>, _>>()?;
         named.sort_by_key(|killer| killer.kind);
         killers.extend(named.into_iter().map(|killer| (killer, options.patience)));
-        let others = ALL_KILLERS.iter().filter(|_| !options.named);
+        let others = ALL_KILLERS.iter().filter(|_| !options.named && options.smoke.is_none());
         killers.extend(
             others
                 .map(|name| Killer::parse(name).map(|killer| (killer, options.patience / 2)))
