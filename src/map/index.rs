@@ -346,7 +346,8 @@ impl Bucket {
 
     /// Gives a reserved place up.
     pub(super) fn unreserve(&self, place: usize) {
-        // AcqRel: keeps the release sequence of the header. The bit is ours.
+        // AcqRel: Release, so that our reference is in the place before the next owner writes its own there. The
+        // bit is ours.
         self.header.fetch_and(!reserved(place), Ordering::AcqRel);
     }
 
