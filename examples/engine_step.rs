@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Three requests, and what becomes of each: one is read by both its ranks, one waits in a queue and is kept by
-//! heartbeats, one is never read and runs out. The engine sleeps until something is due. Time is the program's own,
+//! heartbeats, one is read too late and runs out. The engine sleeps until something is due. Time is the program's own,
 //! so it takes no time to run, and goes the same way each time.
 
 use kvlease::transport::in_process::{Agent, Faults, Network};
@@ -56,7 +56,8 @@ impl<S: NotificationSource + NotificationSink> Handoff<S> {
     fn step(&mut self, now: Timestamp, mut free: impl FnMut(Release<Blocks>)) -> Result<(), TransportError> {
         let inbox = &mut self.inbox;
         inbox.clear();
-        self.source.poll(&mut |agent, bytes| inbox.push((agent.to_owned(), bytes.to_owned())))?;
+        // What was handed over before an error counts, and leases run out whatever the transport does.
+        let polled = self.source.poll(&mut |agent, bytes| inbox.push((agent.to_owned(), bytes.to_owned())));
 
         // One poll is one batch for the tracker. Which message asked is kept beside it, to be answered.
         let (mut completions, mut senders) = (Vec::new(), Vec::new());
@@ -88,13 +89,15 @@ impl<S: NotificationSource + NotificationSink> Handoff<S> {
         for (agent, id, outcome) in verdicts {
             let mut reply = Vec::new();
             if wire::write_stale_reply(&id, outcome, &mut reply).is_ok() {
-                self.source.send(agent, &reply)?;
+                if let Err(unsent) = self.source.send(agent, &reply) {
+                    println!("{:>7}  {agent} cannot be told that {id} had {outcome}: {unsent}", seconds(now));
+                }
             }
         }
 
         // After the messages: a notification that has come wins over an expiry that is due.
         self.tracker.sweep(now).released.into_iter().for_each(free);
-        Ok(())
+        polled.map(drop)
     }
 
     /// How long the engine may sleep if there is nothing else to do.

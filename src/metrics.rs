@@ -138,7 +138,8 @@ const TRACKER_COUNTERS: &[Family<Stats>] = &[
     },
     Family {
         name: "kvlease_early_dropped_total",
-        help: "Ids whose early messages were dropped since no track came. If it grows: raise early_ttl, or look for a \
+        help: "Ids whose early messages were dropped since no track came. If it grows: raise tombstone_ttl or \
+            tombstone_capacity if they are for what had ended, early_ttl if track comes later than that; or look for a \
             peer that names the wrong producer.",
         label: "",
         series: &[("", |stats| stats.early_dropped)],

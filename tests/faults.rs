@@ -1,7 +1,7 @@
-//! The faults that connectors have really had, one test for each, in the order of their numbers.
+//! Faults that connectors have really had, one test for each.
 //!
-//! Times are in seconds. The malformed messages of fault 9 are the wire parser's to test, and the
-//! memory of fault 5 is measured in `memory.rs`.
+//! Times are in seconds. Malformed messages are the wire parser's to test, and memory over many lives is measured in
+//! `memory.rs`.
 
 mod common;
 

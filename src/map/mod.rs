@@ -157,7 +157,8 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Entry<'_, K, V> {
 
 /// The name of one entry of one map: it keeps nothing alive, and [`CasMap::by_handle`] finds the entry
 /// again, without hashing, as long as it is in the map. Another entry under the same key has another
-/// handle; one may repeat after its slot has been used 2³⁰ times.
+/// handle; one may repeat after its slot has been used 2³⁰ times. In another map it names whatever lies in that place
+/// there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Handle {
     index: u32,
@@ -334,7 +335,6 @@ impl<K, V, S> CasMap<K, V, S> {
             .flatten()
     }
 
-    /// The entry that lives in this slot, whatever its generation.
     /// Has the processor fetch what [`by_index`](Self::by_index) will read for these.
     pub(crate) fn prefetch_by_index(&self, indexes: std::ops::Range<u32>, guard: &Guard) {
         if cfg!(any(kvlease_loom, kvlease_shuttle)) {
@@ -347,6 +347,7 @@ impl<K, V, S> CasMap<K, V, S> {
         }
     }
 
+    /// The entry that lives in this slot, whatever its generation.
     pub(crate) fn by_index<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<Entry<'g, K, V>> {
         self.entry_in(index, guard)
     }
@@ -438,7 +439,8 @@ where
     ///
     /// As [`get`](Self::get) for one after the other, each at the moment at which it is handed on; but the
     /// memory that they read is asked for together, sixteen keys at a time. In a map larger than the caches, where
-    /// a look-up waits for memory, that is about twice as fast. `on` may change the map, under the same guard.
+    /// a look-up waits for memory, that is two to three times as fast. `on` may change the map, under the same guard.
+    /// Of borrowed keys (`&[&str]`, say) give it `keys.iter().copied()`.
     ///
     /// ```
     /// use kvlease::map::{self, CasMap};

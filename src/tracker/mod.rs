@@ -70,7 +70,7 @@ type LeaseRef<'g, P> = Entry<'g, RequestId, LeaseEntry<P>>;
 /// out exactly once, in a [`Release`], to whoever ended it: the last of the expected consumers that
 /// [notify](Self::notify), an [`abort`](Self::abort), or a [`sweep`](Self::sweep) past its deadline.
 /// Messages that come too early are kept for a while, those that come too late are answered with what
-/// happened, and no call touches another life of the same id.
+/// happened, and no call touches another life of the same id, for as long as the end of this one is remembered.
 ///
 /// All calls take `&self`, from any thread, at the same time, on the same id. None blocks; all are
 /// lock-free: a call is held up only by another one that makes progress. `sweep`, `expire_consumers` and
@@ -85,6 +85,7 @@ type LeaseRef<'g, P> = Entry<'g, RequestId, LeaseEntry<P>>;
 /// **Events.** With the feature `tracing`, [one](crate::docs::outcomes#in-the-log) at debug level for each lease that ends.
 ///
 /// **Panics.** None of its own. A payload that is still there when the tracker is dropped is dropped with it.
+/// Payloads are moved by value some times on the way through: box what is larger than a few kilobytes.
 ///
 /// ```
 /// use kvlease::{Clock, ConsumerId, Ended, Notified, Outcome, SendTracker, Terms};
@@ -379,7 +380,8 @@ impl<P: Send + 'static> SendTracker<P> {
     /// As [`notify`](Self::notify), by a message that also tells how many consumers are expected.
     ///
     /// The first count that is known for a lease stands; another one is reported as
-    /// [`Notified::ExpectedConflict`].
+    /// [`Notified::ExpectedConflict`]. A count given to [`track`](Self::track) stands over one that came early.
+    /// One of 0, or of more than 255, is [`Notified::Refused`].
     pub fn notify_expecting(&self, id: &str, consumer: ConsumerId, expected: u32, now: Timestamp) -> Notified<P> {
         let guard = pin();
         self.notify_hashed(self.map.hash(id), Notification { id, consumer, expected: Some(expected) }, now, &guard)
@@ -478,7 +480,8 @@ impl<P: Send + 'static> SendTracker<P> {
 
     /// `expected` distinct consumers (0 to 255) have to notify. Completes the lease if they have.
     ///
-    /// The first count that is known for a lease stands.
+    /// The first count that is known for a lease stands; one given to [`track`](Self::track) stands over one that came
+    /// early.
     pub fn set_expected(&self, id: &str, expected: u32, now: Timestamp) -> ExpectedSet<P> {
         if expected > MAX_CONSUMERS {
             return ExpectedSet::TooMany;
@@ -512,7 +515,7 @@ impl<P: Send + 'static> SendTracker<P> {
     }
 
     /// Keeps the lease of `id` until `deadline` at least. Never shortens one. O(1): touches nothing but the
-    /// lease's word.
+    /// lease's word, and, where `by` is given and has changed, whom it waits for.
     ///
     /// `by` is the consumer whose heartbeat this is, if that is known: the latest one that a lease hears of
     /// tells which decode engine it waits for, unless `track` [named](Terms::waits_for) one.

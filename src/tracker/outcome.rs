@@ -391,11 +391,11 @@ impl<P> Default for Swept<P> {
 pub struct LeaseInfo {
     /// The request.
     pub id: RequestId,
-    /// When the lease runs out.
+    /// When the lease runs out; of one that has ended, until when that is remembered at least.
     pub deadline: Timestamp,
     /// Distinct consumers that have notified.
     pub seen: u32,
-    /// How many are expected, if that is known.
+    /// How many are expected, if that is known; `None`, too, of a lease that ended because nobody was.
     pub expected: Option<u32>,
     /// Transfers in flight.
     pub transfers: u32,
