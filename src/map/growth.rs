@@ -137,8 +137,8 @@ impl Indexes {
         unlink_from(self.current(guard), reference, hint);
     }
 
-    /// Moves some buckets of `index` to the one that follows it. Each insert does so that meets a move, whether or not
-    /// its own bucket has been moved, so the move ends after as many of them as there are buckets to move.
+    /// Moves [`HELP`] buckets of `index` to the one that follows it. Each insert does so that meets a move, whether or
+    /// not its own bucket has been moved.
     #[cold]
     pub(super) fn help(&self, index: &Index, alive: &dyn Fn(Ref) -> bool, guard: &Guard) {
         let Some(next) = index.next() else { return };

@@ -33,7 +33,7 @@
 //! values run inside the collector, in batches, or when the map is dropped, whichever is first.
 //!
 //! The words of these stacks also count what was taken and what was given back, so that to know how many
-//! entries there are costs no access of its own.
+//! entries there are costs no access of its own, but for those whose value was replaced: these are counted apart.
 
 use super::index::Ref;
 use super::prefetch;
